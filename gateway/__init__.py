@@ -1,1 +1,1 @@
-"""Adapters of the edge; they know only the contract of the orchestrator."""
+"""Adapters at the edge of the system; they depend only on the orchestrator's contract."""

@@ -1,4 +1,4 @@
-"""The installed program `pagantic`: opens the terminal program, or runs the command of the line."""
+"""The installed program `pagantic`: opens the terminal program, or runs the command on the command line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib.util
 import os
 import sys
 
-EXIT_INTERRUPTED = 130  # as gateway.cli.failures has it, which is not imported yet
+EXIT_INTERRUPTED = 130  # The same value as in gateway.cli.failures, which is not imported yet.
 NO_SCREEN = "the terminal program needs the package textual: `pip install 'pagantic[tui]'` brings it\n\n"
 
 
 def main() -> None:
-    """Run the program. Ctrl-C ends it without a traceback at any time, also while modules are imported."""
+    """Run the program. Ctrl-C ends it without a traceback at any time, even while modules are being imported."""
     try:
         _start()
     except KeyboardInterrupt:
@@ -33,7 +33,7 @@ def _start() -> None:
 
 
 def _is_terminal() -> bool:
-    """Return whether there is a whole terminal: keys come from stdin, and the screen is drawn on stderr."""
+    """Return whether all standard streams are a capable terminal. Keys come from stdin, and stderr shows the screen."""
     if "_PAGANTIC_COMPLETE" in os.environ or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

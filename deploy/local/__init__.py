@@ -1,1 +1,1 @@
-"""Builds, starts, watches and stops the services on a single machine."""
+"""Builds, starts, monitors and stops the services on a single machine."""

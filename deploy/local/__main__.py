@@ -20,9 +20,9 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import state_folder
 
 EXIT_FAILED = 1
-EXIT_CONFIGURATION = 3  # Every command of `pagantic` ends so with a wrong configuration.
+EXIT_CONFIGURATION = 3  # Every command of `pagantic` exits with this code if the configuration is invalid.
 EXIT_INTERRUPTED = 130
-# A system is stopped whatever is wrong with the file.
+# These commands must work even if the settings file is invalid.
 _WITH_WRONG_FILE = ("down", "status")
 
 
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def up(system: LocalSystem) -> int:
-    """Start every service; succeeds when they run already with the same settings."""
+    """Start every service. This also succeeds if the services already run with the same settings."""
     _note_old_state()
     if system.start():
         return 0
@@ -57,7 +57,7 @@ def up(system: LocalSystem) -> int:
 
 
 def down(system: LocalSystem) -> int:
-    """Stop every service; succeeds if no service runs."""
+    """Stop every service. This also succeeds if no service is running."""
     if not system.stop():
         print(f"already down; state in {system.state}")
     return 0
@@ -70,7 +70,7 @@ def _note_old_state() -> None:
 
 
 def status(system: LocalSystem, *, as_json: bool) -> int:
-    """Print a line for each service; return 1 if any service is not ready."""
+    """Print a line for each service, and return 1 if any service is not ready."""
     areas = system.status()
     if as_json:
         print(json.dumps([asdict(area) for area in areas], indent=2))
@@ -97,14 +97,14 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def check() -> int:
-    """Check the names and values of every setting; raises ConfigurationError."""
+    """Check the names and values of every setting. Raises ConfigurationError if a name or a value is invalid."""
     check_names(os.environ)
     check_values(os.environ, for_all=True)
     return 0
 
 
 def _use_file(command: str) -> Path | None:
-    """Set the variables of the settings file; raises ConfigurationError unless the command shows or stops a system."""
+    """Set the variables of the settings file. Raises ConfigurationError, except in `down` and `status`."""
     try:
         return use_file()
     except ConfigurationError as error:
@@ -133,10 +133,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run a command; return its exit code."""
+    """Run a command and return its exit code."""
     arguments = _parser().parse_args()
     os.umask(PRIVATE_UMASK)
-    # SIGTERM does the same as Ctrl-C. A shell starts background jobs with SIGINT ignored, so set its handler here.
+    # SIGTERM acts like Ctrl-C. A shell starts background jobs with SIGINT ignored, so its handler is set here.
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -147,7 +147,7 @@ def main() -> int:
     except (StartFailed, SupervisionError) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
-    except BrokenPipeError:  # the reader is gone; without this Python would print another error at its end
+    except BrokenPipeError:  # the reader is gone; otherwise Python would print another error at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except KeyboardInterrupt:

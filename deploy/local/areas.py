@@ -1,6 +1,6 @@
-"""The services of a machine: their addresses, and the environment by which they find each other.
+"""The services of a machine: their addresses, and the environment through which they find each other.
 
-The HTTP gateway is an area, too, if `pagantic up` starts it, but no service calls it.
+The HTTP gateway is also an area if `pagantic up` starts it, but no service calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pagantic_common.storage.settings_file import origin_of
 
 MAX_PORT = 65535
 IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
-BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on a single machine the two services may share the key
+BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on a single machine, the two services may share the key
 GATEWAY = "http"
 GATEWAY_VARIABLE = "PAGANTIC_SERVE_HTTP"
 GATEWAY_PREFIX = "PAGANTIC_HTTP_"
@@ -32,12 +32,12 @@ _LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not
 
 
 class ConfigurationError(Exception):
-    """A setting has an impossible value; the message names the setting."""
+    """A setting has an invalid value. The message names the setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A service: its name, the host it listens on, and its port."""
+    """A service: its name, the host on which it listens, and its port."""
 
     name: str
     host: str
@@ -47,14 +47,14 @@ class Area:
     def address(self) -> str:
         """The address for callers on this machine."""
         if self.host in _LISTENS_ANYWHERE:
-            # The gateway's server uses `::` for version 6 of the protocol alone; gRPC's server uses it for both.
+            # The gateway's server binds `::` to IPv6 only, while gRPC's server binds it to both versions.
             host = LOOPBACK_6 if self.name == GATEWAY and ":" in self.host else HOST
             return f"{host}:{self.port}"
         return f"{self.host}:{self.port}"
 
 
 def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
-    """Return all services with PAGANTIC_<AREA>_HOST and _PORT applied; raises ConfigurationError."""
+    """Return all services with PAGANTIC_<AREA>_HOST and _PORT applied. Raises ConfigurationError for invalid values."""
     areas = tuple(_read_area(name, port, environment) for name, port in PORTS.items())
     for one, other in itertools.combinations(areas, 2):
         _refuse_one_port(one, other)
@@ -62,7 +62,7 @@ def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
 
 
 def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
-    """Return the HTTP gateway, or nothing where it is not to be started; raises ConfigurationError."""
+    """Return the HTTP gateway, or an empty tuple if it is not to be started. Raises ConfigurationError."""
     given = environment.get(GATEWAY_VARIABLE, "")
     is_on = read_switch(given)
     if is_on is None:
@@ -72,7 +72,7 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
         return ()
     host = environment.get("PAGANTIC_HTTP_HOST") or HOST
     if ":" in host:
-        # URLs have brackets around such an address.
+        # In URLs, an IPv6 address is in brackets.
         host = f"[{host.strip('[]')}]"
     gateway = Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment))
     for area in read_areas(environment):
@@ -81,8 +81,8 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
 
 
 def door_settings() -> dict[str, type[BaseSettings]]:
-    """Return the settings of the gateway's programs, including GATEWAY, by name."""
-    # Imported here: most commands need no code of the gateway.
+    """Return the settings classes of the gateway's programs, including GATEWAY, by name."""
+    # Imported here, because most commands need no code of the gateway.
     from gateway.http.settings import HttpSettings  # noqa: PLC0415
     from gateway.mcp.settings import McpSettings  # noqa: PLC0415
 
@@ -90,12 +90,12 @@ def door_settings() -> dict[str, type[BaseSettings]]:
 
 
 def read_switch(given: str) -> bool | None:
-    """Return the meaning of a value of PAGANTIC_SERVE_HTTP; None for an invalid value."""
+    """Return the meaning of a value of PAGANTIC_SERVE_HTTP, or None if the value is invalid."""
     return _SWITCH.get(given.lower())
 
 
 def read_start_limit(environment: Mapping[str, str] = os.environ) -> float:
-    """Return how many seconds a start may be without activity; raises ConfigurationError."""
+    """Return the number of seconds that a start may be without activity. Raises ConfigurationError."""
     text = environment.get(START_LIMIT_VARIABLE) or str(DEFAULT_START_LIMIT_S)
     try:
         limit_s = float(text)
@@ -129,9 +129,9 @@ def _read_port(name: str, default_port: int, environment: Mapping[str, str]) -> 
 
 
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the services: variables that are missing get values for `areas` and `state`.
+    """Return the environment of the services, in which missing variables have values for `areas` and `state`.
 
-    Where callers need API keys, it makes the keys of tenant tokens too.
+    If callers need API keys, the keys of tenant tokens are also created.
     """
     address_of = {area.name: area.address for area in areas}
     defaults = {
@@ -148,7 +148,7 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
 
 
 def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the key variables of tenant tokens; empty if callers need no key, or if some variables are set."""
+    """Return the key variables of tenant tokens; empty if callers need no key or any such variable is set."""
     auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
     if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
         return {}

@@ -1,6 +1,6 @@
 """`python -m deploy.local.child SERVICE`: becomes a service that ends when its supervisor does (on Linux).
 
-`http` is the HTTP gateway; the address of the orchestrator follows it.
+The service `http` is the HTTP gateway, and is followed by the address of the orchestrator.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask the kernel for SIGTERM when the parent ends, then become the service; the request outlives the exec."""
+    """Ask the kernel to send SIGTERM when the parent ends, then become the service. This setting survives the exec."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if sys.argv[1] == "http":
-        # As a command it would read the settings file, which may have changed; the supervisor has passed all of its
-        # settings.
+        # As a command, the gateway would read the settings file, which may have changed. The supervisor has already
+        # passed all of its settings.
         os.environ[SETTINGS_FILE] = NO_FILE
     os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
 

@@ -1,4 +1,4 @@
-"""Starts the system and shows a request of each kind, as any client would send them."""
+"""Starts the system and shows a request of each kind, sent as any client would send it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DemoRequest:
 
 
 def demo_requests() -> list[DemoRequest]:
-    """Return the requests: a chat, a chat with a tool, text into JSON, a vote, an answer with citations, and a plan."""
+    """Return the requests: a chat, a chat with a tool, text to JSON, a vote, an answer with citations, and a plan."""
     report = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
     schema = (EXAMPLES / "incident_schema.json").read_text(encoding="utf-8")
     return [
@@ -109,9 +109,9 @@ def demo_requests() -> list[DemoRequest]:
 
 
 def run_demo(system: LocalSystem, *, once: bool) -> int:
-    """Run the demo; returns 0 when all requests ended without error. Stops the services that it started.
+    """Run the demo, and return 0 if all requests ended without an error. Services that the demo started are stopped.
 
-    Raises StartFailed also where the system runs already, with other settings.
+    Raises StartFailed also if the system is already running with different settings.
     """
     console = wide_console()
     was_up = not system.start()
@@ -132,7 +132,7 @@ def run_demo(system: LocalSystem, *, once: bool) -> int:
 
 
 def serve_until_stopped(system: LocalSystem) -> None:
-    """Wait for Ctrl-C, or for another command that stops the services."""
+    """Wait for Ctrl-C, or until another command stops the services."""
     try:
         while record.load(system.state) is not None:
             time.sleep(STOPPED_INTERVAL_S)
@@ -166,7 +166,7 @@ def _show_requests(system: LocalSystem, console: Console) -> int:
 
 
 def describe_model(name: str) -> str:
-    """Describe the answers to expect from a model."""
+    """Describe the quality of the answers to expect from a model."""
     described = f"The model {name} answers."
     if name.startswith(SMALL_MODEL):
         described = f"The model {name} has 135 million parameters: its wording is poor and its facts are often wrong."
@@ -174,7 +174,7 @@ def describe_model(name: str) -> str:
 
 
 def _default_model(address: str) -> str:
-    """Return the name of the model for requests without a model."""
+    """Return the name of the model that serves requests that name no model."""
     with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         request = inference_service_pb2.ListModelsRequest()
@@ -182,7 +182,7 @@ def _default_model(address: str) -> str:
 
 
 def _print_next(ids: Sequence[str], console: Console) -> None:
-    """Print commands to try in another terminal."""
+    """Print commands that the user can try in another terminal."""
     commands = [
         *(f"pagantic timeline {request_id}" for request_id in ids[-1:]),
         "pagantic chat",

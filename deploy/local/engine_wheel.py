@@ -1,7 +1,7 @@
-"""Build the llama-cpp-python wheel for this CPU once, keep it, and install it. Standard library only.
+"""Build the llama-cpp-python wheel for this CPU once, cache it, and install it. Uses only the standard library.
 
-The wheel is keyed by lock, flags, our header, Python and CPU, because a native build for one CPU is an illegal
-instruction on another, and because pip's own wheel cache ignores CMAKE_ARGS.
+The cache key covers the lock, the flags, our header, Python and the CPU. A native build for one CPU may contain
+instructions that are illegal on another, and pip's own wheel cache ignores CMAKE_ARGS.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import sysconfig
 import time
 from pathlib import Path
 
-# With a bug of some GCCs, llama.cpp's kernels for AMX crash. This header mends it.
+# A bug in some GCC versions makes llama.cpp's AMX kernels crash. This header works around it.
 TILE_CONFIG = Path(__file__).resolve().with_name("tile_config.h")
-# With AVX512-FP16, llama.cpp's flash attention computes heads of fewer than 128 dimensions number by number.
+# With AVX512-FP16, llama.cpp's flash attention processes heads of fewer than 128 dimensions one number at a time.
 NO_AVX512_FP16 = "-U__AVX512FP16__"
 DEFAULT_CMAKE_ARGS = ("-DGGML_NATIVE=ON",)
-# LLAVA_BUILD is the multimodal library; MTMD_VIDEO would have it start ffmpeg.
+# LLAVA_BUILD builds the multimodal library, and MTMD_VIDEO would make it start ffmpeg.
 BINDING_CMAKE_ARGS = ("-DLLAVA_BUILD=ON", "-DMTMD_VIDEO=OFF")
 PROGRESS_INTERVAL_S = 5.0
 TAIL_LINES = 30
 
 
 def cmake_args(*, cuda: bool) -> list[str]:
-    """CMake arguments of this build: the defaults, flags of the CPU family, the user's own.
+    """Return the CMake arguments of this build: the defaults, flags for the CPU family, and the user's arguments.
 
-    Among arguments with the same name the last wins: a user who sets CMAKE_CXX_FLAGS loses our value.
+    Of several arguments with the same name, the last takes effect. A user's CMAKE_CXX_FLAGS therefore replaces ours.
     """
     args = list(DEFAULT_CMAKE_ARGS)
     if platform.machine() in ("x86_64", "AMD64"):
@@ -47,18 +47,18 @@ def cmake_args(*, cuda: bool) -> list[str]:
 
 
 def wheel_args(*, cuda: bool) -> list[str]:
-    """CMake arguments of the wheel: the engine's arguments, after its Python binding's."""
+    """Return the CMake arguments of the wheel: those of the Python binding, followed by those of the engine."""
     return [*BINDING_CMAKE_ARGS, *cmake_args(cuda=cuda)]
 
 
 def with_header_text(args: list[str]) -> list[str]:
-    """Return the arguments with the text of our header in place of its path, which differs between checkouts."""
+    """Return the arguments with our header's text in place of its path, which differs between checkouts."""
     path, text = shlex.quote(str(TILE_CONFIG)), TILE_CONFIG.read_text(encoding="utf-8")
     return [arg.replace(path, text) for arg in args]
 
 
 def cpu_identity() -> str:
-    """Model name and feature flags of the first CPU; the machine type on kernels without /proc/cpuinfo."""
+    """Return the model name and feature flags of the first CPU, or the machine type if /proc/cpuinfo is missing."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -68,7 +68,7 @@ def cpu_identity() -> str:
 
 
 def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
-    """Folder that holds the wheel of this exact build."""
+    """Return the folder that holds the wheel of exactly this build."""
     args = with_header_text(wheel_args(cuda=cuda))
     parts = [lock.read_text(encoding="utf-8"), *args, sysconfig.get_platform(), sys.version.split()[0], cpu_identity()]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -76,7 +76,7 @@ def wheel_folder(cache: Path, lock: Path, *, cuda: bool) -> Path:
 
 
 def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
-    """Build the wheel into `folder`, showing progress; exits with the last lines of the log when the build fails."""
+    """Build the wheel in `folder`, showing progress. If the build fails, exit with the last lines of its log."""
     device = "this CPU"
     if cuda:
         device = "this CPU and NVIDIA GPUs"
@@ -85,7 +85,7 @@ def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
     log = folder / "build.log"
     print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
     started_s = time.monotonic()
-    # scikit-build-core keeps a flag with spaces whole only in a shell-style list.
+    # scikit-build-core keeps a flag that contains spaces whole only in a shell-style list.
     quoted = shlex.join(wheel_args(cuda=cuda))
     env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
@@ -123,12 +123,12 @@ def _show_progress(process: subprocess.Popen[bytes], log: Path, started_s: float
 
 
 def find_built(folder: Path) -> Path | None:
-    """Return the wheel of an earlier build; None if it is missing, or has the wrong hash."""
+    """Return the wheel of an earlier build, or None if it is missing or has the wrong hash."""
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if not wheels:
         return None
     kept = _hash_file(wheels[-1])
-    if not kept.exists():  # an older version kept no hash
+    if not kept.exists():  # an older version stored no hash
         with contextlib.suppress(OSError):  # the cache may be read-only
             kept.write_text(_hash_of(wheels[-1]), encoding="ascii")
         return wheels[-1]
@@ -149,7 +149,7 @@ def _hash_of(wheel: Path) -> str:
 
 
 def main() -> None:
-    """Entry point: find or build the wheel, then install it into the running interpreter's environment."""
+    """Find or build the wheel, then install it into the running interpreter's environment."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--lock", type=Path, required=True)

@@ -1,7 +1,7 @@
 """`python -m deploy.local.host`: every service in a single process, on the orchestrator's port.
 
-For small installations, notebooks and tests. The services are the same as elsewhere and call each other over gRPC. Each
-has its own settings, except for host and port. Commands find the host like any other system.
+This is meant for small installations, notebooks and tests. The services are the same as elsewhere and call each other
+over gRPC. Each service has its own settings, except for host and port. Commands find the host like any other system.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from services.tools.__main__ import PROGRAM as TOOLS
 
 
 class HostSettings(OrchestratorSettings):
-    """The orchestrator's settings for a port that all services share."""
+    """The orchestrator's settings, adapted to a port that all services share."""
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the port takes."""
+        """The largest message that the port accepts."""
         return self.max_message_bytes
 
     @property
     def max_calls_per_host(self) -> int:
-        """Most calls at once: the services' calls of each other come from the same host."""
+        """Maximum number of concurrent calls per host, for which the services' own calls also count."""
         return self.max_concurrent_rpcs
 
 
-# In the order of their start; the orchestrator starts last and stops first.
+# In starting order. The orchestrator starts last and stops first.
 SERVICES: tuple[Program[Any], ...] = (
     Program("inference", InferenceSettings, open_inference),
     CONSTRAINT,
@@ -63,7 +63,7 @@ SERVICES: tuple[Program[Any], ...] = (
 def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
     """Return every service at the orchestrator's port.
 
-    Raises ConfigurationError, also for a port open to others, and for TLS.
+    Raises ConfigurationError if a setting is invalid, the port is reachable from other machines, or TLS is configured.
     """
     areas = read_areas(environment)
     door = next(area for area in areas if area.name == "orchestrator")
@@ -82,13 +82,13 @@ def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
 
 
 def host_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which every service finds the others at the orchestrator's port."""
+    """Return the environment in which every service finds the other services at the orchestrator's port."""
     return child_environment(hosted_areas(environment), state_folder(environment), environment)
 
 
 @asynccontextmanager
 async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequence[Registration]]:
-    """Open every service; they close in the reverse order. Raises StartFailed, naming the service."""
+    """Open all services, and close them in reverse order. Raises StartFailed, which names the failing service."""
     async with AsyncExitStack() as stack:
         registrations: list[Registration] = []
         for own_settings, service in zip(settings, SERVICES, strict=True):
@@ -101,7 +101,7 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
 
 
 def _merged(registrations: Sequence[Registration]) -> list[Registration]:
-    """Return a registration of each service; the orchestrator also serves the context service, to callers."""
+    """Return one registration per service name. The orchestrator also serves the context service to callers."""
     merged: dict[str, Registration] = {}
     for one in registrations:
         first = merged.get(one.service_name)

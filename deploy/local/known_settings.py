@@ -1,4 +1,4 @@
-"""Refuses misspelt settings and wrong values before any service starts."""
+"""Rejects misspelt settings and invalid values before any service starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pagantic_common.settings import known_names, read_settings, variable_of
 from pagantic_common.storage.settings_file import SettingsFileError, origin_of, use_settings_file
 from pagantic_common.storage.settings_names import AREAS, DOORS, find_unknown
 
-# Settings for files, in addition to settings with a name that shows it.
+# Settings that name files although their names do not show it.
 _FILES = (
     "PAGANTIC_INFERENCE_MODEL_PATH",
     "PAGANTIC_INFERENCE_DRAFT_MODEL_PATH",
@@ -36,7 +36,7 @@ _MODELS, _REMOTES = "PAGANTIC_INFERENCE_MODELS", "PAGANTIC_INFERENCE_REMOTES"
 
 
 def use_file() -> Path | None:
-    """Set the variables of the settings file that are not set yet, and return its path; raises ConfigurationError."""
+    """Set the missing variables from the settings file, and return its path. Raises ConfigurationError."""
     try:
         file = use_settings_file(os.environ)
     except SettingsFileError as error:
@@ -47,16 +47,16 @@ def use_file() -> Path | None:
 
 
 def check_names(environment: Mapping[str, str]) -> None:
-    """Raise ConfigurationError, with a line for each unknown PAGANTIC_ variable."""
+    """Raise ConfigurationError with a line for each unknown PAGANTIC_ variable."""
     known = frozenset(name for cls in (*_services(), *_others()) for name in known_names(cls))
     _raise_for(find_unknown(environment, known, (*AREAS, *DOORS)))
 
 
 def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> None:
-    """Raise ConfigurationError, with a line for each variable with an invalid value or a missing file.
+    """Raise ConfigurationError with a line for each variable with an invalid value or a missing file.
 
-    A start checks the programs that it starts; `for_all` checks the settings of the other programs, too. Files that a
-    start makes for its services, such as the keys of tenant tokens, are not kept.
+    A start checks the programs that it starts. `for_all` also checks the settings of the other programs. Files that a
+    start would create for its services, such as the keys of tenant tokens, are not kept.
     """
     areas, gateway = read_areas(environment), read_gateway(environment)
     read_start_limit(environment)
@@ -80,7 +80,7 @@ def _problems_of(cls: type[BaseSettings]) -> list[str]:
 
 
 def _named_files(variable: str, value: Any) -> list[str]:
-    """Return the files that a setting names; a service that starts would end without them."""
+    """Return the files that a setting names and without which a starting service would end."""
     if variable == _MODELS:
         return list(value.values())
     if variable == _REMOTES:
@@ -94,7 +94,7 @@ def _is_missing(path: str) -> bool:
     try:
         return not Path(path).is_file()
     except OSError:
-        return False  # The service says why it cannot search the folder of the file.
+        return False  # The folder cannot be searched. The service reports the reason itself.
 
 
 def _raise_for(problems: list[str]) -> None:
@@ -104,7 +104,7 @@ def _raise_for(problems: list[str]) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have the process see other variables inside the block: settings are read from its environment alone."""
+    """Replace the environment of the process inside the block, because settings are read only from there."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
@@ -116,7 +116,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _services() -> tuple[type[BaseSettings], ...]:
-    # Imported here: the other commands need no code of services.
+    # Imported here, because the other commands need no code of services.
     from services.constraint.settings import ConstraintSettings  # noqa: PLC0415
     from services.context.settings import ContextSettings  # noqa: PLC0415
     from services.inference.settings import InferenceSettings  # noqa: PLC0415
@@ -135,7 +135,7 @@ def _services() -> tuple[type[BaseSettings], ...]:
 
 
 def _others() -> tuple[type[BaseSettings], ...]:
-    """Return the settings of programs beside the services."""
+    """Return the settings of programs other than the services."""
     from pagantic_common.models.settings import ModelSettings  # noqa: PLC0415
 
     return *door_settings().values(), ModelSettings

@@ -1,4 +1,4 @@
-"""Checks from outside whether a service is healthy, and whether a port is free."""
+"""Checks from outside the process whether a service is healthy and whether a port is free."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GATEWAY_PROBE_S = 3.0
 
 
 def probe_area(area: Area) -> str:
-    """Return the health of a service; it uses TLS if its own variable, or else the shared variable, says so."""
+    """Return the health of a service, using TLS if its own variable, or else the shared variable, enables it."""
     if area.name == GATEWAY:
         return _probe_gateway(area)
     own = f"PAGANTIC_{area.name.upper()}_TLS"
@@ -31,7 +31,7 @@ def probe_area(area: Area) -> str:
 
 
 def probe_health(address: str, name: str = READINESS) -> str:
-    """Return SERVING, NOT_SERVING, or UNREACHABLE when nothing answers within a second."""
+    """Return SERVING, NOT_SERVING, or UNREACHABLE if there is no response within a second."""
     return ask_health(address, name) or "UNREACHABLE"
 
 
@@ -48,7 +48,7 @@ def _probe_gateway(gateway: Area) -> str:
 
 
 def find_taken_ports(areas: Iterable[Area]) -> list[str]:
-    """Return a sentence for each service that cannot listen on its port."""
+    """Return a sentence for each service whose port cannot be used."""
     return [problem for area in areas if (problem := _port_problem(area))]
 
 

@@ -1,4 +1,4 @@
-"""The record of the system that runs from a state folder, for later commands: its addresses and settings."""
+"""The record of the system that runs from a state folder: its addresses and settings, for later commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.local.areas import GATEWAY_PREFIX, GATEWAY_VARIABLE, Area, read_swit
 from pagantic_common.domain.defaults import PORTS
 
 FILE = "running.json"
-_START_SLACK_S = 10.0  # the clock may have been set since
+_START_SLACK_S = 10.0  # the clock may have been adjusted since
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Record:
 
     Args:
         pid: Process id of the supervisor, or of the host that runs every service.
-        started_s: Start time of that process; later another process may have its pid.
+        started_s: Start time of that process, because its pid may later be reused.
         is_host: Whether a single process runs every service.
         areas: The addresses of the services.
         settings: Digests of the services' settings by name, because values may be secret.
-        doors: The address of the HTTP gateway, if it runs too. No service calls it.
+        doors: The address of the HTTP gateway, if it is also running. No service calls it.
     """
 
     pid: int
@@ -46,9 +46,9 @@ class Record:
 
 
 def digests(environment: Mapping[str, str], *, with_gateway: bool = False) -> dict[str, str]:
-    """Return digests of the services' settings in an environment; addresses for commands are no settings.
+    """Return digests of the services' settings in an environment, except addresses that only commands use.
 
-    The settings of the HTTP gateway belong to them where it runs, or where the environment has it started.
+    The settings of the HTTP gateway are included if it is running or if the environment enables it.
     """
     prefixes = [f"PAGANTIC_{area.upper()}_" for area in PORTS]
     commands = {f"{prefix}ADDRESS" for prefix in prefixes}
@@ -61,7 +61,7 @@ def digests(environment: Mapping[str, str], *, with_gateway: bool = False) -> di
 
 
 def _meaning(name: str, value: str) -> str:
-    """Return the value of a setting in its canonical spelling."""
+    """Return the canonical form of a setting's value."""
     is_on = read_switch(value)
     if name != GATEWAY_VARIABLE or is_on is None:
         return value
@@ -77,7 +77,7 @@ def save(
     is_host: bool,
     doors: Iterable[Area] = (),
 ) -> None:
-    """Record the system of process `pid`; only this user can read the record."""
+    """Record the system of process `pid`. Only this user can read the record."""
     record = Record(pid, psutil.Process(pid).create_time(), is_host, tuple(areas), digests(environment), tuple(doors))
     path = state / FILE
     partial = path.with_suffix(f".{os.getpid()}.tmp")
@@ -87,7 +87,7 @@ def save(
 
 
 def load(state: Path) -> Record | None:
-    """Return the record; None if it is missing or its process has ended."""
+    """Return the record, or None if it is missing or its process has ended."""
     try:
         read = json.loads((state / FILE).read_text(encoding="utf-8"))
         addresses = {key: tuple(Area(**area) for area in read.get(key, ())) for key in ("areas", "doors")}
@@ -95,7 +95,7 @@ def load(state: Path) -> Record | None:
         started_s = psutil.Process(record.pid).create_time()
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
-    if abs(started_s - record.started_s) >= _START_SLACK_S:  # another process has the pid
+    if abs(started_s - record.started_s) >= _START_SLACK_S:  # a different process has the pid now
         return None
     return record
 

@@ -1,6 +1,6 @@
-"""A supervisord per state folder: its configuration, its control socket, starting and stopping it.
+"""A supervisord per state folder: its configuration, its control socket, and starting and stopping it.
 
-Commands reach the supervisor over a unix socket that only this user can open, not over a TCP port. The socket lies in
+Commands reach the supervisor over a unix socket that only this user can open, not over a TCP port. The socket is in
 the temporary folder, because its path is limited to about 100 bytes and a state folder may be anywhere.
 """
 
@@ -29,7 +29,7 @@ from deploy.local.areas import GATEWAY, Area
 OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
 LEFTOVER_WAIT_S = 20.0
 _MODULE = "services."
-_GATEWAY = "gateway.cli.main"  # commands that users type run as the program `pagantic`
+_GATEWAY = "gateway.cli.main"  # commands that users type run as the `pagantic` program
 STOP_WAIT_S = 20
 LOCK_POLL_S = 0.2
 SHUTDOWN_DEADLINE_S = 60.0
@@ -53,7 +53,7 @@ chmod=0600
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
 
-# A service that ends is started again, unless it ends with 78: its configuration is wrong and stays wrong.
+# A service that exits is restarted, except after exit code 78, which means that its configuration is invalid.
 _PROGRAM = """
 [program:{name}]
 command={python} -m deploy.local.child {arguments}
@@ -70,7 +70,7 @@ stopwaitsecs={stop_wait_s}
 killasgroup=true
 """
 
-# Groups stop one after the other, the last first: the orchestrator ends its requests while the others still serve.
+# Groups stop one after another, the last first, so the orchestrator ends its requests while other services still run.
 _GROUPS = """
 [group:inner]
 programs={inner}
@@ -88,12 +88,12 @@ priority=3
 
 
 class SupervisionError(Exception):
-    """Supervisord cannot be started or stopped; the message gives the reason."""
+    """Supervisord cannot be started or stopped. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """Supervisord's state of a service."""
+    """The state of a service as supervisord reports it."""
 
     name: str
     state: str
@@ -103,7 +103,7 @@ class ProcessState:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the service ended, or never started."""
+        """Whether the service has ended or never started."""
         return self.state not in _STARTED
 
 
@@ -121,7 +121,7 @@ class Supervision:
         self._log_starts: dict[str, int] = {}
 
     def make_folders(self) -> None:
-        """Create the folders for state and logs; raises SupervisionError when they cannot be written."""
+        """Create the folders for state and logs. Raises SupervisionError if they cannot be written."""
         if "%" in str(self.state):
             raise SupervisionError(f"the state folder's path has a '%', which supervisord cannot take: {self.state}")
         try:
@@ -137,7 +137,7 @@ class Supervision:
 
     @contextlib.contextmanager
     def starting(self, wait: Callable[[], None]) -> Iterator[None]:
-        """Hold the lock for starting a system in this folder; `wait` is called while another command holds it."""
+        """Hold the lock for starting a system in this folder. `wait` is called while another command holds the lock."""
         with (self.state / "lock").open("a", encoding="ascii") as lock:
             while True:
                 try:
@@ -149,7 +149,7 @@ class Supervision:
             yield
 
     def start(self, areas: tuple[Area, ...], environment: Mapping[str, str]) -> int:
-        """Start supervisord, which starts the services, and return its pid. It outlives this process."""
+        """Start supervisord, which starts the services, and return its pid. Supervisord outlives this process."""
         self.make_folders()
         self._log_starts = {area.name: _size_of(self._log(area.name)) for area in areas}
         self._make_socket_folder()
@@ -172,7 +172,7 @@ class Supervision:
         return self.daemon_pid()
 
     def is_running(self) -> bool:
-        """Return whether supervisord answers."""
+        """Return whether supervisord responds."""
         try:
             self._call("getState")
         except (OSError, xmlrpc.client.Error):
@@ -180,7 +180,7 @@ class Supervision:
         return True
 
     def processes(self) -> dict[str, ProcessState]:
-        """Return the state of each service; empty when supervisord does not answer."""
+        """Return the state of each service, or an empty mapping if supervisord does not respond."""
         try:
             infos = cast("list[dict[str, Any]]", self._call("getAllProcessInfo"))
         except (OSError, xmlrpc.client.Error):
@@ -188,7 +188,7 @@ class Supervision:
         return {info["name"]: _process_state(info) for info in infos}
 
     def stop(self, progress: Callable[[float], None]) -> None:
-        """Stop the services and supervisord, and wait for their end; raises SupervisionError when they do not end."""
+        """Stop the services and supervisord, and wait until they end. Raises SupervisionError if they do not end."""
         daemon = self._daemon()
         try:
             self._call("shutdown")
@@ -207,15 +207,15 @@ class Supervision:
         self._socket.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)
         if self._socket_folder.is_dir() and not self._socket_folder.is_symlink():
-            with contextlib.suppress(FileNotFoundError):  # another command may have removed it
+            with contextlib.suppress(FileNotFoundError):  # another command may have removed the file
                 self._socket_folder.rmdir()
 
     def stop_leftovers(self, wait: Callable[[], None]) -> list[str]:
-        """Stop the services of a dead supervisor, and return their names; `wait` is called while they drain."""
+        """Stop the services of a dead supervisor, and return their names. `wait` is called while they drain."""
         return stop_leftovers(self.state, self.daemon_pid(), wait)
 
     def log_tail(self, name: str) -> str:
-        """Return the last lines of a service's log, without those from before this object started it."""
+        """Return the last lines of a service's log, excluding lines from before this object started the service."""
         try:
             content = self._log(name).read_bytes()
         except OSError:
@@ -227,7 +227,7 @@ class Supervision:
         return "\n".join(text.splitlines()[-TAIL_LINES:])
 
     def daemon_pid(self) -> int:
-        """Return the pid of supervisord, even without its socket; 0 when it does not run."""
+        """Return the pid of supervisord, even if its socket is missing, or 0 if it is not running."""
         daemon = self._daemon()
         if daemon is None:
             return 0
@@ -263,7 +263,7 @@ class Supervision:
     def _render(self, areas: tuple[Area, ...]) -> str:
         user = ""
         if os.geteuid() == 0:
-            user = "user=root\n"  # without it, supervisord prints a warning when root starts it
+            user = "user=root\n"  # otherwise supervisord prints a warning when root starts it
         python = shlex.quote(sys.executable).replace("%", "%%")
         socket = str(self._socket).replace("%", "%%")
         address_of = {area.name: area.address for area in areas}
@@ -297,7 +297,7 @@ def _process_state(info: Mapping[str, Any]) -> ProcessState:
 def stop_leftovers(state: Path, daemon_pid: int, wait: Callable[[], None]) -> list[str]:
     """Stop the services of a state folder that are not children of its supervisor, and return their names.
 
-    `daemon_pid` is 0 without a supervisor; `wait` is called again and again while the services drain.
+    `daemon_pid` is 0 without a supervisor. `wait` is called repeatedly while the services drain.
     """
     services = [process for process in psutil.process_iter(["cmdline"]) if _is_leftover(process, state, daemon_pid)]
     names = [_name(process) for process in services]

@@ -44,7 +44,7 @@ HOST_STOP_S = 60.0
 
 
 class Progress:
-    """A wait that begins with this object; use it as a context manager, which clears the terminal's line."""
+    """A wait that begins when this object is created. Use it as a context manager, which clears the terminal line."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -66,7 +66,7 @@ class Progress:
         return time.monotonic() - self._started_s
 
     def show(self, text: str) -> None:
-        """Show the reason of the wait; may be called often."""
+        """Show the reason for the wait. The method may be called often."""
         waited_s = self.waited_s
         if waited_s < self._next_s:
             return
@@ -87,7 +87,7 @@ def _columns() -> int:
 
 
 class StartFailed(Exception):
-    """The system did not start; the message gives the reason. No service of this start is left running."""
+    """The system did not start. The message gives the reason, and no service of this start is left running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ class AreaStatus:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the service can be used."""
+        """Whether the service runs and is healthy."""
         return self.health == "SERVING" and self.state == "RUNNING"
 
 
 class LocalSystem:
-    """All services of a state folder. Raises ConfigurationError for impossible values in the environment."""
+    """All services of a state folder. Raises ConfigurationError if the environment contains invalid values."""
 
     def __init__(self) -> None:
         self.supervision = Supervision(state_folder().resolve())
@@ -125,14 +125,14 @@ class LocalSystem:
         return self.supervision.state
 
     def is_up(self) -> bool:
-        """Return whether the supervisor or host runs, even if services do not."""
+        """Return whether the supervisor or host is running, even if services are not."""
         return self.supervision.is_running() or (self.record is not None and self.record.is_host)
 
     def start(self) -> bool:
-        """Start every service and wait until all are ready; False when the system is up already.
+        """Start every service and wait until all are ready. Return False if the system is already up.
 
-        Raises ConfigurationError for an unknown setting or a wrong value, and StartFailed after stopping the services
-        again.
+        Raises ConfigurationError for an unknown setting or an invalid value, or StartFailed, after the services were
+        stopped again.
         """
         if self.record is None:
             check_names(os.environ)
@@ -164,19 +164,19 @@ class LocalSystem:
             record.save(self.state, pid, self.areas, os.environ, is_host=False, doors=self.doors)
             self._wait_until_ready(progress)
         except BaseException as error:
-            if not pid or self.supervision.daemon_pid() == pid:  # no other command has replaced it
+            if not pid or self.supervision.daemon_pid() == pid:  # no other command has replaced the supervisor
                 self._stop_supervised(progress)
             if isinstance(error, SupervisionError):
                 raise StartFailed(str(error)) from None
             raise
 
     def check_same_settings(self) -> None:
-        """Raise StartFailed where the environment has other settings than the running system."""
+        """Raise StartFailed if the environment's settings differ from those of the running system."""
         if self.record is not None and (differing := self.record.differing(os.environ)):
             raise StartFailed(f"already up, with other settings: {', '.join(differing)}; run `pagantic down` first")
 
     def stop(self) -> bool:
-        """Stop every service and wait; False if no service ran. Raises SupervisionError if a service does not end."""
+        """Stop every service and wait, or return False if none ran. Raises SupervisionError if a service stays."""
         with Progress() as progress:
             if self.record is not None and self.record.is_host:
                 self._stop_host(self.record.pid, progress)
@@ -198,7 +198,7 @@ class LocalSystem:
 
     @property
     def _programs(self) -> tuple[Area, ...]:
-        """The programs of the supervisor: the services, and the HTTP gateway if the settings request it."""
+        """The programs that the supervisor runs: the services and, if the settings request it, the HTTP gateway."""
         return (*self.areas, *self.doors)
 
     def _host_processes(self) -> dict[str, ProcessState]:
@@ -238,7 +238,7 @@ class LocalSystem:
     def _wait_until_ready(self, progress: Progress) -> None:
         first_pids: dict[str, int] = {}
         activity = _Activity()
-        # The orchestrator waits for the others, and the gateway for it, so these are the last in messages.
+        # The gateway waits for the orchestrator, and that for the other services, so both come last in messages.
         areas = sorted(self._programs, key=lambda area: (area.name == GATEWAY, area.name == "orchestrator"))
         processes = self._check_processes(first_pids)
         while areas := _not_serving(areas):
@@ -274,7 +274,7 @@ class LocalSystem:
         return processes
 
     def _describe_wait(self, name: str) -> str:
-        """Return a service's name with the last event of its log."""
+        """Return a service's name with the last event in its log."""
         last = _last_entry(self.supervision.log_tail(name))
         event = last.get("reason") or last.get("event")
         if not event:
@@ -290,7 +290,7 @@ class LocalSystem:
 
 
 class _Activity:
-    """The time since the last activity of starting services: new log entries, processor time, changes of memory."""
+    """Tracks the time since starting services last showed activity: log entries, processor time or memory changes."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -305,7 +305,7 @@ class _Activity:
         return time.monotonic() - self._active_s
 
     def note(self, texts: list[str], pids: Sequence[int]) -> None:
-        """Compare the services with the last note; at most one note per second counts."""
+        """Compare the services with the previous note to detect activity. At most one note per second counts."""
         now_s = time.monotonic()
         if now_s - self._noted_s < ACTIVITY_INTERVAL_S:
             return
@@ -331,7 +331,7 @@ def _used(pids: Sequence[int]) -> tuple[float, float]:
 
 
 def _last_entry(log: str) -> dict[str, Any]:
-    """Return the last line of a log in JSON; empty for an empty log and for logs as text."""
+    """Return the last line of a JSON log as an object, or an empty object for an empty log or a text log."""
     try:
         entry = json.loads(log.splitlines()[-1])
     except (IndexError, ValueError):

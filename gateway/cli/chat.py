@@ -91,7 +91,7 @@ def chat(
         turn_id = options.request_id_of(request_id)
         if _is_conversation(text, lines=lines):
             _check_conversation(request_id=request_id, image=image, json=as_json)
-            request_of("", "", "")  # a wrong option fails before the first turn
+            request_of("", "", "")  # An invalid option fails before the first turn.
             with Client(address, timeout_s=timeout, patience_s=0) as client:
                 _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
             return
@@ -107,7 +107,7 @@ def _is_conversation(text: str | None, *, lines: bool) -> bool:
 
 
 def _check_conversation(**of_one_turn: object) -> None:
-    """Raise UsageError for an option that was given and cannot hold for every turn."""
+    """Raise UsageError if an option was given that cannot apply to every turn."""
     for name, value in of_one_turn.items():
         if value:
             raise UsageError(f"--{name.replace('_', '-')} belongs to one turn: give its text")
@@ -158,7 +158,7 @@ def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, promp
 
 @contextmanager
 def _line_editing() -> Iterator[None]:
-    """Give the prompt editing keys, and a history in the state folder."""
+    """Enable editing keys at the prompt, and a history in the state folder."""
     try:
         import readline
     except ImportError:
@@ -182,7 +182,7 @@ def _take_turn(client: Client, request: execution_pb2.SystemRequest) -> None:
         check_response(stream_answer(client, request))
     except PaganticError as error:
         report(error, request_id=request.request_id)
-    except typer.Exit:  # reported; the conversation continues
+    except typer.Exit:  # The error has been reported, and the conversation continues.
         pass
     except KeyboardInterrupt:
         note("\nstopped; the text so far stays in the conversation, marked as cut")

@@ -1,7 +1,8 @@
-"""Completion of a line by the Tab key: names that the running system knows, and bash's way of splitting a line.
+"""Tab completion of a command line: completes names from the running system and splits words as bash does.
 
-Typer completes commands, options and words. The autocompletion of a parameter is `names_of` or `words`. A shell shows
-the output in the line that a user types, so no failure is printed: without an answer in time, no names are offered.
+Typer completes commands, options and words. `names_of` or `words` provides the autocompletion of a parameter. A shell
+shows the output in the line that a user types, so failures are not printed. If the system does not answer in time,
+no names are offered.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ MAX_NAMES = 100
 PULLED = "pulled"
 _DEFAULT = local_address("orchestrator")
 _PLAIN_ADDRESS = re.compile(r"(?:https?://)?(?P<host>[\w.-]+|\[[0-9a-f:]+\]):(?P<port>\d{1,5})")
-# A shell evaluates what completes a line, and names come from callers of the system.
+# A shell evaluates completions, and callers of the system choose the names.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+,=-]{0,127}")
-# Bash splits words at these characters, and replaces only the text after the last of them. Names of models have colons.
+# Bash splits words at these characters and replaces only the text after the last of them. Model names have colons.
 _BREAKS = ":="
 
 
 def words(choices: Iterable[str]) -> Callable[[], list[str]]:
-    """Return the autocompletion of a parameter that takes one of these words."""
+    """Return the autocompletion of a parameter that accepts one of these words."""
     return lambda: list(choices)
 
 
 def names_of(source: str) -> Callable[[], list[str]]:
-    """Return the autocompletion of a parameter that takes a name: of `_NAMES`, or of a pulled model for PULLED."""
+    """Return the autocompletion of a parameter that accepts a name from `_NAMES`, or a pulled model for PULLED."""
     return lambda: find_names(source)
 
 
 def find_names(source: str) -> list[str]:
-    """Return at most 100 names that need no quotes in any shell; none if the system does not answer."""
+    """Return at most 100 names that need no quotes in any shell, or an empty list if the system does not answer."""
     try:
         names = _pulled() if source == PULLED else _names_of_system(source)
     except Exception:  # noqa: BLE001 - a message would stand in the middle of the line that is typed
@@ -56,7 +57,7 @@ def _names_of_system(source: str) -> list[str]:
     address = os.environ.get("PAGANTIC_ADDRESS") or read_addresses(os.environ).get("orchestrator", _DEFAULT)
     if not _is_listened_on(address):
         return []
-    # These imports take longer than the search for a listener.
+    # These imports take longer than the check for a listener.
     import asyncio
 
     from pagantic_common.client import AsyncClient
@@ -69,7 +70,7 @@ def _names_of_system(source: str) -> list[str]:
 
 
 def _is_listened_on(address: str) -> bool:
-    """Return whether a listener may be there; True for the forms of addresses that the client alone understands."""
+    """Return whether something may be listening; True for addresses in a form that only the client can parse."""
     match = _PLAIN_ADDRESS.fullmatch(address)
     if match is None:
         return True
@@ -80,7 +81,7 @@ def _is_listened_on(address: str) -> bool:
         with suppress(OSError, OverflowError, ValueError), socket.create_connection(place, timeout=CONNECT_S):
             connected.set()
 
-    # The look-up of a name has no time limit of its own, and the program may end while a daemon thread runs.
+    # Name resolution has no time limit, and the program may exit while a background thread runs.
     connecting = threading.Thread(target=connect, daemon=True)
     connecting.start()
     connecting.join(CONNECT_S)
@@ -129,7 +130,7 @@ _NAMES: dict[str, Callable[[AsyncClient], Awaitable[list[str]]]] = {
 def prepare_answer() -> None:
     """Keep the messages of libraries off the terminal, and complete names with a colon or an equals sign in bash.
 
-    To be called after typer has registered its own completion of bash.
+    Call this function after typer has registered its own bash completion.
     """
     if not os.environ.get(VARIABLE, "").startswith("complete_"):
         return
@@ -139,7 +140,7 @@ def prepare_answer() -> None:
     try:
         from typer._click.shell_completion import CompletionItem, add_completion_class
         from typer._completion_classes import BashComplete
-    except ImportError:  # a typer without these modules completes everything else
+    except ImportError:  # If typer lacks these modules, only this part of the completion is missing.
         return
 
     class Bash(BashComplete):
@@ -158,7 +159,7 @@ def prepare_answer() -> None:
 
 
 def read_bash_line(environment: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return the whole words after the program's name, and the word at the cursor, which may be empty.
+    """Return the whole words after the program's name, and the possibly empty word at the cursor.
 
     Words that bash has split at a colon or an equals sign are joined again.
     """

@@ -1,4 +1,4 @@
-"""Exit codes and next steps of failures, for people and scripts at the command line."""
+"""Exit codes and next steps for failures, for people and scripts at the command line."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.AUTH_DENIED: "use a key with the scope that the message names",
     ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",
 }
-# The options by the fields of requests, which the messages of services name.
+# Maps the fields of requests, which appear in the services' messages, to options.
 _FIELD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 OPTION_OF = {
     "session_id": "--session",
@@ -111,7 +111,7 @@ _options: ContextVar[frozenset[str]] = ContextVar("options", default=frozenset()
 
 
 def exit_code_of(error: PaganticError) -> int:
-    """Return the exit code of a failure."""
+    """Return the exit code for a failure."""
     if error.code in _EXIT_OF_CODE:
         return _EXIT_OF_CODE[error.code]
     if error.failure.category is not None:
@@ -121,7 +121,7 @@ def exit_code_of(error: PaganticError) -> int:
 
 @contextmanager
 def offering(options: Iterable[str]) -> Iterator[None]:
-    """Have messages inside the block explained by the options of the command that runs."""
+    """Make messages inside the block refer to the options of the running command."""
     token = _options.set(frozenset(options))
     try:
         yield
@@ -130,7 +130,7 @@ def offering(options: Iterable[str]) -> Iterator[None]:
 
 
 def next_step_of(error: PaganticError, request_id: str = "") -> str:
-    """Return the next step, as a single line."""
+    """Return the user's next step as a single line."""
     if step := _NEXT_OF_CODE.get(error.code) or _option_step(str(error)):
         return step
     for cls, describe in _NEXT_OF_CLASS:
@@ -146,7 +146,7 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
 
 
 def _option_step(message: str) -> str:
-    """Return the next step for a message that begins with a field; empty where no option of the command sets it."""
+    """Return the next step for a message that begins with a field, or an empty string if no option sets that field."""
     begin = _FIELD.match(message)
     if begin is None:
         return ""

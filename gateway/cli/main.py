@@ -1,4 +1,4 @@
-"""The `pagantic` command: its own options, the settings of every command, and the report of unexpected errors."""
+"""The `pagantic` command: its global options, the settings of every command, and the report of unexpected errors."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _describe(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options before a command; an invalid settings file keeps the command from running."""
+    """Handle the options before a command. An invalid settings file keeps the command from running."""
     configured.check_settings(context.obj or "", context.invoked_subcommand)
 
 
 def _reason_of(error: OSError) -> str:
-    """Return the system's reason and the file; other texts may hold paths and stay unchanged."""
+    """Return the operating system's reason and the file. Other error texts may contain paths and stay unchanged."""
     if error.strerror is None:
         return str(error) or type(error).__name__
     reason = error.strerror[:1].lower() + error.strerror[1:]
@@ -59,12 +59,12 @@ def _reason_of(error: OSError) -> str:
 
 
 def main() -> None:
-    """Entry point of `pagantic`."""
+    """Run the `pagantic` command."""
     try:
         problems = configured.use_settings()
         use_remembered_addresses(os.environ)
         app(obj="" if _HELP.intersection(sys.argv) else problems)
-    except OSError as error:  # for example, a full disk behind stdout; a command reports more specific errors itself
+    except OSError as error:  # For example, the disk behind stdout is full. Commands report specific errors themselves.
         typer.echo(f"FAILED: {plain_text(_reason_of(error))}", err=True)
         sys.exit(EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - people get a line, not a traceback

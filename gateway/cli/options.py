@@ -1,4 +1,4 @@
-"""Options that several commands share, and the texts and files of their arguments."""
+"""Options that several commands share, and functions that read the texts and files of their arguments."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ Seed = Annotated[int | None, typer.Option(metavar="N", min=0, help="Start of the
 
 
 def request_id_of(given: str) -> str:
-    """Return the given id, or a new id; raises UsageError."""
+    """Return the given id, or a new id if none is given. Raises UsageError if the given id is invalid."""
     if given and not is_id(given):
         raise UsageError(f"--request-id {given[:140]!r}: use letters, digits and . _ : - only, at most 128")
     return given or uuid.uuid4().hex[:16]
@@ -96,7 +96,7 @@ def options_of(
     reasoning: str = "",
     keep: bool = False,
 ) -> Options:
-    """Return the options of a request; raises UsageError."""
+    """Return the options of a request. Raises UsageError if an option is invalid."""
     options: Options = {"request_id": request_id, "max_tokens": max_tokens, "model": model, "context": context}
     if temperature is not None:
         options["temperature"] = temperature
@@ -114,7 +114,10 @@ def options_of(
 
 
 def read_text(argument: str | None) -> str:
-    """Return the argument, the content of `@file`, or stdin for `-` and for None; raises UsageError."""
+    """Return the argument, the content of the file for `@file`, or stdin for `-` or None.
+
+    Raises UsageError if the text cannot be read or is empty.
+    """
     if argument is None:
         text = read_pipe("the text")
     elif argument == "-":
@@ -129,7 +132,7 @@ def read_text(argument: str | None) -> str:
 
 
 def read_pipe(what: str, *, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> str:
-    """Return stdin if it is not a terminal; raises UsageError that names the missing input."""
+    """Return stdin if it is not a terminal. Raises a UsageError that names the missing input if there is no text."""
     text = ""
     if sys.stdin is not None and not sys.stdin.isatty():
         text = read_stdin(max_bytes=max_bytes, hint=hint)
@@ -139,9 +142,9 @@ def read_pipe(what: str, *, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG
 
 
 def read_stdin(*, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> str:
-    """Return stdin until its end, which is Ctrl-D on a terminal; raises UsageError.
+    """Return stdin up to its end, which is Ctrl-D on a terminal.
 
-    The hint is the remedy if stdin has more than `max_bytes`.
+    `hint` is the remedy to suggest if stdin exceeds `max_bytes`. Raises UsageError if stdin cannot be read.
     """
     if sys.stdin is None:
         raise UsageError("stdin is closed")
@@ -157,7 +160,7 @@ def read_stdin(*, max_bytes: int = MAX_MESSAGE_BYTES, hint: str = LONG_TEXT) -> 
 
 
 def with_images(text: str, images: list[Path] | None) -> str | list[message_pb2.Message]:
-    """Return a text, or the message that it is with images before it; raises UsageError."""
+    """Return the text, or a message with the images before the text. Raises UsageError if an image is unusable."""
     if not images:
         return text
     try:
@@ -169,7 +172,7 @@ def with_images(text: str, images: list[Path] | None) -> str | list[message_pb2.
 
 
 def read_file(path: Path) -> str:
-    """Return a file's text; raises UsageError."""
+    """Return a file's text. Raises UsageError if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -179,7 +182,7 @@ def read_file(path: Path) -> str:
 
 
 def read_schema(path: Path) -> str:
-    """Return a file's JSON text; raises UsageError."""
+    """Return the JSON text of a file. Raises UsageError if the file cannot be read or is not JSON."""
     text = read_file(path)
     try:
         parse_json(text)

@@ -1,6 +1,6 @@
-"""Output of the commands: answers on stdout, everything else on stderr, failures on a single line with a next step.
+"""Output of the commands: answers on stdout, everything else on stderr, and each failure on one line with a next step.
 
-No terminal control sequences of models or documents pass through here.
+Terminal control sequences from models or documents do not pass through this module.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """A wrong argument or file; the message gives the reason."""
+    """A wrong argument or file. The message gives the reason."""
 
 
 def say(text: str, *, nl: bool = True) -> None:
-    """Write a part of the answer."""
+    """Write a part of the answer to stdout."""
     typer.echo(plain_text(text), nl=nl)
 
 
 def say_json(text: str) -> None:
-    """Write a model's JSON."""
+    """Write JSON that a model generated."""
     typer.echo(plain_json(text))
 
 
 def say_wrapped(text: str, *, indent: int = 0, first: str = "") -> None:
-    """Write a line; on a terminal it is wrapped between words. A styled `first` takes the place of its indent."""
+    """Write a line, wrapped between words on a terminal. A styled `first` replaces the indent of the first line."""
     skip = 0
     if first:
         skip = indent
@@ -51,7 +51,7 @@ def say_wrapped(text: str, *, indent: int = 0, first: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Write a line beside the answer; dim and wrapped on a terminal, plain elsewhere."""
+    """Write a line to stderr, dim and wrapped on a terminal and plain elsewhere."""
     for line in plain_text(text).split("\n"):
         typer.secho("\n".join(_wrapped(line, sys.stderr.isatty())), err=True, dim=True)
 
@@ -74,7 +74,7 @@ def print_json(message: Message, *, one_line: bool = False) -> None:
 
 
 def check_response(response: execution_pb2.SystemResponse) -> None:
-    """Report the response's error, if any, and end with its exit code."""
+    """Report the response's error, if any, and exit with the code of that error."""
     from pagantic_common.client import raise_for_error
 
     try:
@@ -85,7 +85,7 @@ def check_response(response: execution_pb2.SystemResponse) -> None:
 
 
 def report(error: PaganticError, *, request_id: str = "") -> None:
-    """Write `CODE: message`, the request's id and the next step to stderr."""
+    """Write `CODE: message`, the request's id and the user's next step to stderr."""
     code = _code_of(error)
     typer.secho(f"{code}: {_one_line(plain_text(str(error)))}", err=True, fg=typer.colors.RED)
     if request_id:
@@ -94,7 +94,7 @@ def report(error: PaganticError, *, request_id: str = "") -> None:
 
 
 def _code_of(error: PaganticError) -> str:
-    """Return the error's own code, or the status of its class."""
+    """Return the error's own code, or the status of its class if it has no code."""
     if error.code is not None:
         return error.code.value
     from pagantic_common.rpc.status import status_code_of
@@ -103,7 +103,7 @@ def _code_of(error: PaganticError) -> str:
 
 
 def refuse(problems: Iterable[str]) -> NoReturn:
-    """End the program with a line for each wrong setting."""
+    """Print a line for each invalid setting and end the program."""
     for line in problems:
         typer.secho(f"configuration error: {plain_text(line)}", err=True, fg=typer.colors.RED)
     sys.exit(EXIT_REQUEST)
@@ -111,7 +111,7 @@ def refuse(problems: Iterable[str]) -> NoReturn:
 
 @contextmanager
 def reporting_errors(request_id: str = "") -> Iterator[None]:
-    """Report failures inside on stderr, and end with their exit code."""
+    """Report failures inside the block on stderr, and exit with the code of the failure."""
     try:
         yield
     except PaganticError as error:
@@ -128,7 +128,7 @@ def reporting_errors(request_id: str = "") -> Iterator[None]:
 
 @contextmanager
 def showing_progress() -> Iterator[Progress]:
-    """Show progress on a terminal; nothing elsewhere."""
+    """Show progress on a terminal, and show nothing elsewhere."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -140,7 +140,7 @@ def showing_progress() -> Iterator[Progress]:
 
 
 class Progress:
-    """A line with the current work, its time and the number of written characters."""
+    """A line with the current work, the elapsed time and the number of written characters."""
 
     def __init__(self, status: Status | None) -> None:
         self._status = status
@@ -149,7 +149,7 @@ class Progress:
         self.show("starting")
 
     def show(self, what: str, text: str = "") -> None:
-        """Show the current work, and count the new text."""
+        """Show the current work, and count the characters of the new text."""
         self._characters += len(text)
         waited_s = time.monotonic() - self._started_s
         if self._status is not None:

@@ -1,4 +1,4 @@
-"""Commands for requests with an answer that is shown as a whole: any request, structured output, votes, plans."""
+"""Commands whose answer is shown as a whole: arbitrary requests, structured output, votes and plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 MessageT = TypeVar("MessageT", execution_pb2.SystemRequest, plan_pb2.ExecutionPlan)
-# JSON takes more bytes than the message that it describes: images take a third more, escapes even more.
+# JSON takes more bytes than the message that it describes: images need a third more, and escapes even more.
 _MAX_REQUEST_BYTES = 2 * MAX_MESSAGE_BYTES
 _LARGE_REQUEST = "`pagantic run FILE` takes larger ones"
 

@@ -1,4 +1,4 @@
-"""Finds the services that run from the user's state folder. Every start of a command asks for them."""
+"""Finds the services that run from the user's state folder. Every command uses it at start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
 class Place(TypedDict):
-    """Address at which a program of the system listens."""
+    """The address at which a program of the system listens."""
 
     name: str
     host: str
@@ -22,23 +22,23 @@ class Place(TypedDict):
 
 
 def read_addresses(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses of the services that run from the state folder, by area; empty without running services."""
+    """Return the address of each area whose service runs from the state folder; empty if no services run."""
     return {area["name"]: f"{_host_of(area['host'])}:{area['port']}" for area in _read(environment, "areas")}
 
 
 def use_remembered_addresses(environment: MutableMapping[str, str]) -> None:
-    """Set the addresses of the services that run from this user's state folder; variables that are set stay."""
+    """Set variables to the addresses of the services that run from the user's state folder; keep existing variables."""
     for name, address in read_addresses(environment).items():
         variable = f"PAGANTIC_{name.upper()}_ADDRESS"
         if name == "orchestrator":
             variable = "PAGANTIC_ADDRESS"
         elif name == "context" and has_key(environment):
-            continue  # the tenant's collections are reached through the orchestrator
+            continue  # The tenant's collections are reached through the orchestrator.
         environment.setdefault(variable, address)
 
 
 def read_ports(environment: Mapping[str, str]) -> set[int]:
-    """Return the ports of the system that runs from the state folder, including its HTTP gateway's port."""
+    """Return the ports of the system that runs from the state folder, including the port of its HTTP gateway."""
     return {int(place["port"]) for kind in ("areas", "doors") for place in _read(environment, kind)}
 
 

@@ -1,6 +1,7 @@
-"""The tree of commands, each by its place in the source and its line of help.
+"""The tree of commands: the source location and the help line of each command.
 
-A command's module is imported when a line names the command: `pagantic --help` and the Tab key import none of them.
+The module of a command is imported only when the command line names the command. `pagantic --help` and the Tab key
+import no such module.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from gateway.cli.completion import prepare_answer
 from gateway.cli.failures import EXIT_INTERRUPTED, offering
 
-# By name: the module within gateway.cli, with its function or group, and the first sentence of the command's help.
+# For each name: the module within gateway.cli, with its function or group, and the first sentence of the help text.
 COMMANDS = {
     "init": ("serving.starting.init:init", "Write a settings file, pagantic.env, which every command finds."),
     "up": ("serving.local:up", "Start every service and wait until all are ready."),
@@ -64,12 +65,12 @@ class CommandTree(TyperGroup):
         super().__init__(**options)
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command of a line, or answer the shell that completes a line."""
+        """Run the command that the command line names, or answer a shell's completion request."""
         prepare_answer()
         return super().main(*args, **options)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that a line names, imported, and the words after its name."""
+        """Import the command that the command line names, and return it with the words after its name."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None:
             return name, command, rest
@@ -93,7 +94,7 @@ def load_command(name: str) -> Any:
 
 
 class PlainCommand(TyperCommand):
-    """A command with help that names its arguments as in manuals, and failures that name its options."""
+    """A command whose help names its arguments as manuals do, and whose failures name its options."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

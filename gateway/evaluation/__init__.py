@@ -1,1 +1,1 @@
-"""Evaluations: cases sent through the ordinary door, scores of their answers, and comparisons of the scores."""
+"""Evaluations: cases sent through the ordinary API, scores of the answers, and comparisons of the scores."""

@@ -1,1 +1,1 @@
-"""The native API and the APIs of OpenAI, Anthropic and Ollama over HTTP: translates requests and answers."""
+"""Serves the native API and the APIs of OpenAI, Anthropic and Ollama over HTTP by translating requests and answers."""

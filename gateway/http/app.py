@@ -98,7 +98,7 @@ class HttpApp:
             await response(scope, receive, send)
 
     async def _read(self, operation: Operation, receive: Receive) -> bytes:
-        """Return the body of a request; empty for a path without a key, where a slow body could hold a place."""
+        """Return the body of a request, or no body for a route without a key, where a slow body could hold a slot."""
         if operation.access is not Access.KEY:
             return b""
         settings = self._settings
@@ -121,7 +121,7 @@ class HttpApp:
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
     async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, send: Send) -> None:
-        """Send the answer of a handler, or its error."""
+        """Send the answer of a handler or, if it fails, its error."""
         try:
             client = self._callers.client_for(request) if operation.access is Access.KEY else None
             answer = await operation.handle(client, request, body)
@@ -132,7 +132,7 @@ class HttpApp:
             described = error_of(error, request.scope["request_id"])
             answer = _error_response(request, described, status_of(error), headers_of(error))
         except (Refusal, ClientDisconnect):
-            raise  # the door answers
+            raise  # The caller of this method, the door, sends the response.
         except Exception:
             logger.exception("request %s failed", request.scope["request_id"])
             described = error_of_refusal(Refusal(500, "the gateway failed: its log says why"))
@@ -143,7 +143,7 @@ class HttpApp:
 
 
 def dialect_of(request: Request) -> Dialect:
-    """Return the dialect of a request's client, from its path, or from a header for the models."""
+    """Return the dialect of a request's client. The path determines it, and for models also a header."""
     path = request.scope["path"]
     if path.startswith("/api/"):
         return OLLAMA
@@ -161,10 +161,10 @@ def _error_response(
 
 
 async def _send_events(events: AsyncGenerator[str, None], request: Request, send: Send) -> None:
-    """Send the events of a stream. The first is awaited before the status is sent: its error sets the status."""
+    """Send the events of a stream. The status waits for the first event, whose error determines the status."""
     scope, dialect = request.scope, dialect_of(request)
     async with aclosing(events):
-        first = await anext(events, "")  # empty if the client already has the last event
+        first = await anext(events, "")  # The default is empty if the client already has the last event.
         headers = [
             (b"content-type", dialect.stream_type.encode()),
             (b"cache-control", b"no-cache"),

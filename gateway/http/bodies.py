@@ -14,7 +14,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
-# Where the document of the API has the schemas of bodies.
+# The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -25,11 +25,11 @@ class AnswerShape(TypedDict):
 
 
 class Done(AnswerShape):
-    """The request was carried out."""
+    """An empty answer that confirms that the request was carried out."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Return the value of a body; raises InvalidRequest for a body that is not a JSON object."""
+    """Return the value of a body. Raises InvalidRequest if the body is not a JSON object."""
     try:
         value = parse_json(body.decode(), is_rewritable=True)
     except UnicodeDecodeError:
@@ -42,7 +42,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:
-    """Return the message of a JSON value; raises InvalidRequest, naming the value, if it is not such a message."""
+    """Return the message for a JSON value. Raises InvalidRequest that names the value if it is not such a message."""
     try:
         return json_format.ParseDict(value, kind())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
@@ -51,7 +51,7 @@ def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> Me
 
 
 def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:
-    """Return a parameter that is a number of at least 0; raises InvalidRequest for another value."""
+    """Return a parameter that is a number from 0 to `most`. Raises InvalidRequest if the value is anything else."""
     if not text:
         return otherwise
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
@@ -60,6 +60,6 @@ def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:
 
 
 def take_request_id(sent: execution_pb2.SystemRequest, request: Request) -> None:
-    """Give a request the id of the HTTP request, unless the client chose an id; the response reports the id."""
+    """Set a request's id to the id of the HTTP request unless the client chose an id. The response reports the id."""
     sent.request_id = sent.request_id or request.scope["request_id"]
     request.scope["request_id"] = sent.request_id

@@ -1,4 +1,4 @@
-"""Failures as HTTP says them: a status, and an error in the form of OpenAI's API with the taxonomy's code."""
+"""Failures in HTTP form: a status, and an error in the form of OpenAI's API with the code of the taxonomy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cause(AnswerShape):
 
 
 class ErrorDetails(AnswerShape):
-    """Fields that an API lacks; an error of a request that was refused on arrival has no such fields."""
+    """Fields that an API lacks. An error of a request that was rejected on arrival does not have these fields."""
 
     request_id: NotRequired[str]
     retryable: NotRequired[bool]
@@ -61,13 +61,13 @@ class ErrorDetails(AnswerShape):
 
 
 class CodedDetails(ErrorDetails):
-    """The same, with the code of the taxonomy."""
+    """The fields that an API lacks, including the code of the taxonomy."""
 
     code: str | None
 
 
 class OpenAIErrorObject(AnswerShape):
-    """The error; `code` is a code of the taxonomy, or the name of a gRPC status."""
+    """The error. `code` is a code of the taxonomy or the name of a gRPC status."""
 
     message: str
     type: str
@@ -77,7 +77,7 @@ class OpenAIErrorObject(AnswerShape):
 
 
 class OpenAIError(AnswerShape):
-    """An error of OpenAI's API, and of every path that has no other."""
+    """An error of OpenAI's API, and of every path without a different error form."""
 
     error: OpenAIErrorObject
 
@@ -90,7 +90,7 @@ def status_of(error: PaganticError) -> int:
 
 
 def error_of(error: PaganticError, request_id: str = "") -> OpenAIErrorObject:
-    """Return the object `error` of OpenAI's API. Its code is the taxonomy's, or the name of the gRPC status."""
+    """Return the `error` object of OpenAI's API, whose code is the taxonomy's code or the gRPC status name."""
     code = status_code_of(error).name
     if error.code is not None:
         code = error.code.value
@@ -107,7 +107,7 @@ def error_of(error: PaganticError, request_id: str = "") -> OpenAIErrorObject:
 
 
 def error_of_refusal(refusal: Refusal) -> OpenAIErrorObject:
-    """Return the object `error` for a request that was refused at the door."""
+    """Return the `error` object for a request that was rejected at the door."""
     return _error(refusal.status, None, refusal.message)
 
 
@@ -117,14 +117,14 @@ def coded_details(error: OpenAIErrorObject) -> CodedDetails:
 
 
 def is_retryable(error: PaganticError) -> bool:
-    """Return whether the same request may succeed later; depends on the class for an error without a code."""
+    """Return whether the same request may succeed later. For an error without a code, the class decides."""
     if error.code is not None:
         return error.failure.retryable
     return isinstance(error, errors.Unavailable | errors.Overloaded | errors.Aborted)
 
 
 def headers_of(error: PaganticError) -> dict[str, str]:
-    """Return the headers that inform a client whether and when to retry."""
+    """Return the headers from which a client learns whether and when to retry."""
     headers = {"x-should-retry": str(is_retryable(error)).lower()}
     if error.retry_after_s:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))

@@ -1,6 +1,6 @@
-"""Measures requests: their number by path and status, their duration, and when a stream begins.
+"""Measures requests: their number by path and status, their duration, and the time until a stream begins.
 
-Each request is a span below the caller's span, which the header `traceparent` names.
+Each request is a span below the caller's span, which the `traceparent` header identifies.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pagantic_common.telemetry.names import (
 )
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, error_type_of, note_error, server_span
 
-# Where the application writes the path of the route that answers; a raw path would be a label without bound.
+# The key under which the application stores the path of the matching route. Raw paths would be unbounded labels.
 ROUTE = "pagantic.route"
-# Where it writes the error that broke a stream after its status was sent.
+# The key under which the application stores an error that broke a stream after its status was sent.
 BROKEN = "pagantic.broken"
 SERVER_ERROR = 500
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
@@ -47,14 +47,14 @@ first_chunk_duration = make_histogram(
 
 
 class Streams:
-    """The streams that are open."""
+    """Counts the open streams."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
     def measuring(self, scope: Scope, send: Send, *, is_traced: bool = True) -> Iterator[Send]:
-        """Measure a request within the block; the answer goes through the yielded `Send`."""
+        """Measure a request while the block runs. The answer must be sent through the yielded `Send`."""
         method = _method_of(scope)
         traced: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
         if is_traced:
@@ -68,7 +68,7 @@ class Streams:
 
 
 class _Measured:
-    """A request; until a status is sent, it has the status of a client that left."""
+    """Measures a request. Until a status is sent, its status is the one for a client that left."""
 
     def __init__(self, scope: Scope, send: Send, streams: Streams) -> None:
         self._scope = scope
@@ -79,14 +79,14 @@ class _Measured:
         self._is_stream = False
 
     async def send(self, message: Message) -> None:
-        """Send a message of the answer."""
+        """Send a message of the answer and record its status."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._begin_stream(Headers(raw=message["headers"]).get("content-type", ""))
         await self._send(message)
 
     def _begin_stream(self, content_type: str) -> None:
-        """Count an answer that is a stream; its first chunk is there when its status is sent."""
+        """Count the answer if it is a stream. The first chunk is available when the status is sent."""
         if not content_type.startswith((SENT_EVENTS, JSON_LINES)):
             return
         self._is_stream = True
@@ -94,7 +94,7 @@ class _Measured:
         first_chunk_duration.record(time.monotonic() - self._begun_s, {HTTP_ROUTE: self._route()})
 
     def end(self, served: Span) -> None:
-        """Record the request, and complete its span."""
+        """Record the request and complete its span."""
         self._streams.count -= self._is_stream
         error_type = ""
         if BROKEN in self._scope:
@@ -115,19 +115,19 @@ class _Measured:
         request_duration.record(time.monotonic() - self._begun_s, attributes)
 
     def _route(self) -> str:
-        """Return the path of the route; empty without a route."""
+        """Return the path of the route, or an empty string if no route was found."""
         route: str = self._scope.get(ROUTE, "")
         return route
 
 
 def _method_of(scope: Scope) -> str:
-    """Return the method of a request; all unknown methods share a name."""
+    """Return the method of a request. All unknown methods are reported under the same name."""
     method: str = scope["method"]
     return method if method in _METHODS else "_OTHER"
 
 
 def report_load(running: Callable[[], float], most: int, streams: Streams) -> None:
-    """Report the requests that run, the most that may, and the streams that are open, whenever metrics are read."""
+    """Report running requests, their limit, and open streams whenever the metrics are read."""
     add_gauge(HTTP_RUNNING_REQUESTS, "requests that run", running)
     add_gauge(HTTP_MAX_REQUESTS, "most requests that may run", lambda: most)
     add_gauge(HTTP_OPEN_STREAMS, "streams that are open", lambda: streams.count)

@@ -58,7 +58,7 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter in the query, or in the place that `where` names."""
+    """A parameter in the query, or in the location that `where` names."""
 
     name: str
     schema: dict[str, Any]

@@ -31,7 +31,7 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingForm(Form):
-    """A request of `/v1/embeddings`. OpenAI's document allows token ids as input; they are refused here."""
+    """A request to `/v1/embeddings`. Token ids as input, which OpenAI's documentation allows, are rejected."""
 
     model: str = ""
     input: str | Annotated[list[Any], Field(min_length=1, max_length=MAX_INPUTS)]
@@ -40,13 +40,13 @@ class EmbeddingForm(Form):
 
 
 class DocumentForm(Form):
-    """A document; only its text counts."""
+    """A document. Only its text is ranked."""
 
     text: str
 
 
 class RerankForm(Form):
-    """A request of `/rerank`."""
+    """A request to `/rerank`."""
 
     model: str = ""
     query: str
@@ -56,7 +56,7 @@ class RerankForm(Form):
 
 
 class IgnoredFields(AnswerShape):
-    """The fields of the request that changed nothing."""
+    """The fields of the request that had no effect."""
 
     ignored: list[str]
 
@@ -69,7 +69,7 @@ class PromptUsage(AnswerShape):
 
 
 class EmbeddingObject(AnswerShape):
-    """A vector: numbers, or their bytes as base64."""
+    """A vector, as numbers or as their bytes in base64."""
 
     object: Literal["embedding"]
     index: int
@@ -77,7 +77,7 @@ class EmbeddingObject(AnswerShape):
 
 
 class EmbeddingList(AnswerShape):
-    """The vectors of the texts, in their order."""
+    """The vectors of the texts, in the order of the texts."""
 
     object: Literal["list"]
     data: list[EmbeddingObject]
@@ -87,7 +87,7 @@ class EmbeddingList(AnswerShape):
 
 
 class RankedDocument(AnswerShape):
-    """A document by its place in the request, with its relevance."""
+    """A document, identified by its position in the request, with its relevance."""
 
     index: int
     relevance_score: float
@@ -131,7 +131,7 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
 
 
 def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
-    """Return the object of `/v1/embeddings`; raises InvalidRequest for more dimensions than the model has."""
+    """Return the object of `/v1/embeddings`. Raises InvalidRequest if the model has fewer dimensions than requested."""
     vectors = [shortened(embedding.values, form.dimensions) for embedding in response.embeddings]
     tokens = response.usage.prompt_tokens
     answer: EmbeddingList = {
@@ -149,9 +149,9 @@ def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResp
 
 
 def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
-    """Return the first dimensions of a vector, of unit length again; None means all of them.
+    """Return the first dimensions of a vector, rescaled to unit length, or the whole vector if `dimensions` is None.
 
-    Raises InvalidRequest for more dimensions than the vector has. A beginning without length stays unchanged.
+    Raises InvalidRequest if the vector has fewer dimensions. A prefix whose length is zero is not rescaled.
     """
     if dimensions is None or dimensions == len(vector):
         return vector
@@ -171,7 +171,7 @@ def _encoded(vector: Sequence[float], encoding_format: str | None) -> str | list
 
 
 def ranking_of(form: RerankForm, response: pb.RerankResponse, request_id: str) -> Ranking:
-    """Return the object of `/rerank`."""
+    """Return the object of `/rerank` for a response."""
     tokens = response.usage.prompt_tokens
     answer: Ranking = {
         "id": request_id,

@@ -1,4 +1,4 @@
-"""Runs the HTTP gateway."""
+"""Runs the HTTP gateway as a program."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ PROBE_S = 2.0
 
 
 def run(address: str, port: int | None, announce: Callable[[str, str], None]) -> None:
-    """Serve clients until SIGINT or SIGTERM; raises OSError without the port.
+    """Serve clients until SIGINT or SIGTERM. Raises OSError if the port cannot be used.
 
-    `announce` gets the URLs of the APIs and of the console, which is empty if the settings turn it off.
+    `announce` receives the URL of the APIs and the URL of the console, which is empty if the settings turn it off.
     """
     log_to_stderr()
     settings = load_settings(HttpSettings)
@@ -43,7 +43,7 @@ def run(address: str, port: int | None, announce: Callable[[str, str], None]) ->
 
 @contextmanager
 def _reporting(settings: HttpSettings) -> Iterator[None]:
-    """Report spans and metrics within the block."""
+    """Report spans and metrics while the block runs."""
     with ExitStack() as stack:
         try:
             port = settings.metrics_port
@@ -66,7 +66,7 @@ async def _serve(settings: HttpSettings, address: str, announce: Callable[[str, 
 
 @asynccontextmanager
 async def open_app(settings: HttpSettings, address: str) -> AsyncIterator[HttpApp]:
-    """Yield the application for the deployment with the orchestrator at this address."""
+    """Yield the application for the deployment whose orchestrator is at this address."""
     async with (
         AsyncClient(address, timeout_s=settings.call_s) as client,
         find_target(client.address, os.environ).open(MAX_MESSAGE_BYTES) as channel,

@@ -39,7 +39,7 @@ from pagantic_common.settings import Auth
 
 
 class OpenApiDocument(AnswerShape):
-    """This document."""
+    """The OpenAPI document itself."""
 
     openapi: str
     info: dict[str, Any]

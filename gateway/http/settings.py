@@ -1,4 +1,4 @@
-"""Settings of the HTTP gateway."""
+"""The settings of the HTTP gateway."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class HttpSettings(DoorSettings):
     moderation_threshold: float = Field(0.5, gt=0, le=1, description="probability from which a category is flagged")
 
     def alias_of(self, name: str) -> str:
-        """Return the alias that a name stands for; a name that is not listed is an alias itself."""
+        """Return the alias that a name stands for. A name that is not listed is itself an alias."""
         return self.models.get(name, self.models.get("*", name))

@@ -1,4 +1,4 @@
-"""Runs a request for a call of a tool: reports its progress, and cancels it when the client cancels or leaves."""
+"""Runs a request for a tool call, reports its progress, and cancels it if the client cancels or leaves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RETRY_AFTER_S = 1.0
 
 
 class Progress(Protocol):
-    """Turns events into reports."""
+    """Turns events of an execution into progress reports."""
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return the report for an event; None for an event without a report."""
+        """Return the report for an event, or None if the event needs no report."""
 
 
 class Executions:
     """The executions of all clients.
 
     Args:
-        callers: Give the client of the orchestrator for each caller.
-        max_calls: Most concurrent executions.
-        call_s: Longest time of an execution.
+    callers: Provides the orchestrator client for each caller.
+    max_calls: Maximum number of concurrent executions.
+    call_s: Maximum duration of an execution.
     """
 
     def __init__(self, callers: Callers, *, max_calls: int, call_s: float) -> None:
@@ -43,13 +43,13 @@ class Executions:
 
     @staticmethod
     def new_request_id() -> str:
-        """Return an id for a request."""
+        """Return a new id for a request."""
         return uuid.uuid4().hex[:16]
 
     async def run(
         self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
     ) -> execution_pb2.SystemResponse:
-        """Run a request; raises the error of a request that did not run, and Cancelled if the client left."""
+        """Run a request. Raises the error of a request that did not run, or Cancelled if the client left."""
         if self._running >= self._max_calls:
             raise Overloaded(
                 f"{self._running} tool calls run, at most {self._max_calls} may", retry_after_s=RETRY_AFTER_S

@@ -21,7 +21,10 @@ def run_stdio(address: str) -> None:
 
 
 def run_http(address: str, port: int | None, announce: Callable[[str], None]) -> None:
-    """Serve clients over HTTP until SIGINT or SIGTERM; `announce` gets the URL. Raises OSError without the port."""
+    """Serve clients over HTTP until SIGINT or SIGTERM. Raises OSError if the port cannot be used.
+
+    `announce` receives the URL.
+    """
     log_to_stderr()
     settings = load_settings(McpSettings)
     if port is not None:
@@ -35,7 +38,7 @@ async def _serve_stdio(settings: McpSettings, address: str) -> None:
 
 
 async def serve_http(settings: McpSettings, address: str, announce: Callable[[str], None]) -> None:
-    """Serve over HTTP until a signal."""
+    """Serve over HTTP until a signal ends the program."""
     async with open_server(settings, address) as (server, callers):
         app = McpApp(server, settings, callers.refuse_unknown)
         async with app.running():

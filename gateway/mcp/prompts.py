@@ -1,4 +1,4 @@
-"""Prompt templates of the deployment as prompts; the orchestrator renders them."""
+"""Offers the prompt templates of the deployment as prompts, which the orchestrator renders."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SESSION_ID = "session_id"
 
 
 async def list_prompts(client: AsyncClient) -> list[Prompt]:
-    """Return the templates; a template that reads values of a conversation takes its id, too."""
+    """Return the templates. A template that reads values of a conversation also accepts the conversation's id."""
     return [_prompt_of(template) for template in await client.list_prompt_templates()]
 
 
 async def get_prompt(client: AsyncClient, name: str, arguments: Mapping[str, str]) -> GetPromptResult:
-    """Return a rendered template; raises InvalidRequest for an unknown template, and for an invalid variable."""
+    """Return a rendered template. Raises InvalidRequest for an unknown template or an invalid variable."""
     variables = dict(arguments)
     session_id = ""
     if SESSION_ID in variables and SESSION_ID not in await _variables_of(client, name):

@@ -1,4 +1,4 @@
-"""Collections of documents as resources: their contents, and their chunks for a query."""
+"""Offers collections of documents as resources: their contents, and their chunks for a query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def list_collections(client: AsyncClient) -> list[Resource]:
 
 
 def list_templates() -> list[ResourceTemplate]:
-    """Return the form of the URIs of chunks."""
+    """Return the template for the URIs of chunks."""
     template = ResourceTemplate(
         name="chunks",
         uri_template=TEMPLATE,
@@ -39,7 +39,7 @@ def list_templates() -> list[ResourceTemplate]:
 
 
 async def read(client: AsyncClient, uri: str) -> TextResourceContents:
-    """Return the resource of a URI; raises NotFound for an unknown collection and InvalidRequest for another URI."""
+    """Return the resource at a URI. Raises NotFound for an unknown collection, or InvalidRequest for an invalid URI."""
     name, query = _parse(uri)
     if query:
         chunks = await client.retrieve(name, query, max_chunks=MAX_CHUNKS)
@@ -51,7 +51,7 @@ async def read(client: AsyncClient, uri: str) -> TextResourceContents:
 
 
 def _parse(uri: str) -> tuple[str, str]:
-    """Return the name of the collection and the query, empty without a query."""
+    """Return the name of the collection, and the query or an empty string."""
     try:
         parts = urlsplit(uri)
         queries = parse_qs(parts.query, strict_parsing=bool(parts.query), max_num_fields=4).get("query", [""])
@@ -91,7 +91,7 @@ def _describe(collection: collection_pb2.Collection) -> str:
 
 
 def _lay_out(chunks: Iterable[chunk_pb2.Chunk]) -> str:
-    """Return chunks with their sources, as many as fit."""
+    """Return as many chunks as fit, each with its source."""
     parts: list[str] = []
     left = MAX_BYTES
     for number, chunk in enumerate(chunks, start=1):

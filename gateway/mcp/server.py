@@ -1,4 +1,4 @@
-"""The server of the protocol: tools, resources and prompts, each answered in the caller's name."""
+"""The server of the protocol: tools, resources and prompts, each served on behalf of the caller."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ INSTRUCTIONS = (
     "ask answers with a model, extract gives JSON that satisfies a schema, vote asks several times and counts, plan "
     "works in steps. The other tools are the deployment's own. Resources are collections of documents."
 )
-_RESOURCE_NOT_FOUND = -32002  # through 2025-11-25
+_RESOURCE_NOT_FOUND = -32002  # up to version 2025-11-25
 _CALLERS_FAULT = (errors.InvalidRequest, errors.NotFound, errors.PreconditionFailed, errors.Unsupported)
 logger = logging.getLogger(__name__)
 ParamsT = ParamSpec("ParamsT")
@@ -53,7 +53,7 @@ ResultT = TypeVar("ResultT")
 
 @asynccontextmanager
 async def open_server(settings: McpSettings, address: str) -> AsyncIterator[tuple[Server[Any], Callers]]:
-    """Yield a server for the deployment with the orchestrator at this address, and its callers."""
+    """Yield a server for the deployment whose orchestrator is at this address, and the server's callers."""
     async with AsyncClient(address, timeout_s=settings.call_s) as client:
         callers = Callers(client)
         executions = Executions(callers, max_calls=settings.max_calls, call_s=settings.call_s)
@@ -61,7 +61,7 @@ async def open_server(settings: McpSettings, address: str) -> AsyncIterator[tupl
 
 
 def make_server(callers: Callers, tools: Tools) -> Server[Any]:
-    """Return a server over the deployment's tools, collections and prompt templates."""
+    """Return a server that offers the deployment's tools, collections and prompt templates."""
 
     @_in_words
     async def list_tools(context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -114,7 +114,7 @@ def make_server(callers: Callers, tools: Tools) -> Server[Any]:
 
 
 def _in_words(handle: Callable[ParamsT, Awaitable[ResultT]]) -> Callable[ParamsT, Awaitable[ResultT]]:
-    """Turn errors into errors of the protocol, without the details of unexpected errors."""
+    """Convert errors into errors of the protocol, without the details of unexpected errors."""
 
     @wraps(handle)
     async def handle_in_words(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:

@@ -1,4 +1,4 @@
-"""Settings of the MCP server."""
+"""The settings of the MCP server."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class McpSettings(DoorSettings):
 
     @property
     def sessions_per_caller(self) -> int:
-        """Most open sessions of a caller."""
+        """Maximum number of open sessions per caller."""
         return max(1, self.max_sessions // 2)

@@ -1,7 +1,7 @@
-"""The stdio transport: a single client, a line of JSON for each message, logs on stderr alone.
+"""The stdio transport: a single client, one line of JSON per message, and logs only on stderr.
 
-The SDK reads lines of any length and drops lines that are not messages. Here a line has a limit, and a line that is too
-long or not JSON gets an error.
+The SDK reads lines of any length and drops lines that are not messages. Here the length of a line is limited, and a
+line that is too long or not JSON is answered with an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Refuse = Callable[[str], Awaitable[None]]
 
 
 class Lines:
-    """The lines of a file descriptor that are JSON, each with at most `max_bytes`; other lines are refused."""
+    """The JSON lines from a file descriptor, each of at most `max_bytes`. Other lines are refused."""
 
     def __init__(self, descriptor: int, max_bytes: int) -> None:
         self._descriptor = descriptor
@@ -35,7 +35,7 @@ class Lines:
         self.refuse: Refuse | None = None
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Yield the lines."""
+        """Yield the valid lines, and refuse the others."""
         async for line in self._lines():
             problem = _objection_to(line, self._max_bytes)
             if not problem:
@@ -44,7 +44,7 @@ class Lines:
                 await self.refuse(problem)
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Yield every line that is not blank; a line that is too long is cut a little after its limit."""
+        """Yield every line that is not blank. A line that is too long is cut slightly beyond its limit."""
         line = bytearray()
         async for chunk in _chunks_of(self._descriptor):
             *ended, rest = chunk.split(b"\n")
@@ -62,7 +62,7 @@ class Lines:
 
 
 async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield the available bytes. Reads in a thread that does not delay exit, because its read cannot be interrupted."""
+    """Yield the available bytes from a reading thread, which cannot be interrupted but does not delay exit."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
 
@@ -80,12 +80,12 @@ async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, CHUNK_BYTES)
-    except OSError:  # the client has gone
+    except OSError:  # the client has disconnected
         return b""
 
 
 def _objection_to(line: bytes, max_bytes: int) -> str:
-    """Return why a line is refused; empty for a valid line."""
+    """Return the reason that a line is refused, or an empty string if the line is valid."""
     if len(line) > max_bytes:
         return f"the message has more than {max_bytes} bytes: send less"
     try:
@@ -98,7 +98,7 @@ def _objection_to(line: bytes, max_bytes: int) -> str:
 
 
 async def serve_stdio(server: Server[Any], *, max_bytes: int) -> None:
-    """Serve the client at the standard streams until it closes them."""
+    """Serve the client at the standard streams until the client closes them."""
     lines = Lines(sys.stdin.fileno(), max_bytes)
     async with stdio_server(stdin=cast("anyio.AsyncFile[str]", lines)) as (read, write):
         lines.refuse = _refusing(write)

@@ -1,4 +1,4 @@
-"""The tools of the server: its own, and the deployment's."""
+"""The tools of the server: its own tools and those of the deployment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tools:
-    """Lists and calls tools."""
+    """Lists and calls the server's tools."""
 
     def __init__(self, executions: Executions, callers: Callers) -> None:
         self._executions = executions
@@ -33,14 +33,14 @@ class Tools:
         self._schemas: dict[str, dict[str, Any]] = {}
 
     async def list(self, context: Context) -> list[Tool]:
-        """Return the server's own tools, then the deployment's tools that the caller may use."""
+        """Return the server's own tools, followed by the deployment's tools that the caller may use."""
         tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
-        # Callers see different tools, but the same schemas: a caller's list removes no tool of another caller.
+        # Callers see different tools with the same schemas, so one caller's list must not drop another caller's tools.
         self._schemas |= {tool.name: tool.input_schema for tool in tools}
         return tools
 
     async def _definitions(self, context: Context) -> Sequence[message_pb2.ToolDefinition]:
-        """Return the callable tools by name; empty, with a line in the log, during an outage."""
+        """Return the callable tools by name. During an outage, log a warning and return no tools."""
         try:
             async with asyncio.timeout(LIST_S):
                 listed = await self._callers.client_for(context.request).list_tools()
@@ -50,14 +50,14 @@ class Tools:
         return [tool.definition for tool in listed if tool.available]
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
-        """Return the schema of a tool's arguments as last listed; None for a tool that was never listed.
+        """Return the schema of a tool's arguments as last listed, or None if the tool was never listed.
 
         A schema may name headers that must repeat arguments. Only clients that have listed the tool know these headers.
         """
         return self._schemas.get(name)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        """Call a tool. A failure is a result; an unknown tool is an error of the protocol."""
+        """Call a tool. A failure becomes a result, but an unknown tool is an error of the protocol."""
         request_id = self._executions.new_request_id()
         try:
             if params.name in NAMES:
@@ -69,7 +69,7 @@ class Tools:
     async def _call_own(self, context: Context, params: CallToolRequestParams, request_id: str) -> CallToolResult:
         try:
             request = read_own_call(params.name, params.arguments or {}, request_id)
-        except (TypeError, ValueError) as error:  # the client's request builders raise these
+        except (TypeError, ValueError) as error:  # raised by the client's request builders
             raise InvalidRequest(str(error)) from None
         return result_of(await self._executions.run(context, request, ExecutionProgress()))
 

@@ -1,7 +1,7 @@
-"""A visit is an HTTP request while it is served. Its work ends when the visitor leaves.
+"""A visit is an HTTP request while it is served. Its work ends when the client leaves.
 
-Through 2025-11-25 the protocol lets work continue after its stream broke, for a client that returns for the rest. This
-server does not keep the rest, so no client would get it.
+Up to version 2025-11-25, the protocol lets work continue after its stream breaks, for a client that returns for the
+rest. This server does not keep the rest, so no client would receive it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEY = "pagantic.visit"
 
 
 class Visit:
-    """The work of a request."""
+    """Tracks the work that runs for a request."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
@@ -28,14 +28,14 @@ class Visit:
         scope[_KEY] = self
 
     def leave(self) -> None:
-        """End the visit, and cancel the work that still runs for it."""
+        """End the visit, and cancel the work that is still running for it."""
         self._is_over = True
         for scope in self._scopes:
             scope.cancel()
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Run a block that is cancelled when the visitor leaves; nothing after it in the block runs then."""
+        """Run a block that is cancelled when the client leaves. The rest of the block is then skipped."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._is_over:
@@ -47,7 +47,7 @@ class Visit:
 
 
 def visit_of(request: Request | None) -> Visit:
-    """Return the visit of a request; without a request, as over stdio, a new visit that never ends."""
+    """Return the visit of a request. Without a request, as over stdio, return a new visit that never ends."""
     if request is None:
         return Visit()
     visit: Visit = request.scope.get(_KEY) or Visit()

@@ -1,1 +1,1 @@
-"""Pulls models from their sources into the folder of models."""
+"""Pulls models from their sources into the models folder."""

@@ -16,7 +16,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionD
 from pagantic_common.models.settings import HOSTS_VARIABLE
 
 MAX_REDIRECTS = 5
-# Checks the address of each request, of redirects too; raises PaganticError.
+# Checks the address of each request, including redirects. Raises PaganticError.
 CheckUrl = Callable[[httpx2.URL], None]
 
 
@@ -24,13 +24,13 @@ class HttpFile:
     """A file at a URL.
 
     Args:
-        url: Its address.
-        silence_s: Longest silence of the server.
-        check_url: Checks each address.
-        headers: Sent with each request; credentials go to the host of `url` alone.
+    url: The address of the file.
+    silence_s: Maximum time for which the server may be silent.
+    check_url: Checks each address.
+    headers: Sent with each request. Credentials are sent only to the host of `url`.
 
     Attributes:
-        shown: The address without secrets, to show and store.
+    shown: The address without secrets, for display and storage.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class HttpFile:
         self.shown = shown_url(url)
         self._silence_s = silence_s
         self._check_url = check_url
-        # A compressed answer would count other bytes than the file has.
+        # The offsets of a compressed response would not match the bytes of the file.
         self._headers = {**(headers or {}), "Accept-Encoding": "identity"}
 
     def size_bytes(self) -> int:
-        """Return the size that the server reports; raises Unavailable for a server that reports no size."""
+        """Return the size that the server reports. Raises Unavailable if the server reports no size."""
         with self._connected() as client:
             response = client.head(self._url)
             if not response.is_success:
@@ -55,7 +55,7 @@ class HttpFile:
         return int(length)
 
     def read(self, start: int) -> Iterator[bytes]:
-        """Yield the content from a byte on; a server without ranges sends the content before that byte, too."""
+        """Yield the content from a byte onwards, skipping earlier content if the server does not support ranges."""
         headers = {}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -91,7 +91,7 @@ class HttpFile:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without its user and query, which may be secret; raises InvalidRequest for an invalid URL."""
+    """Return a URL without its user and query, which may be secret. Raises InvalidRequest if the URL is invalid."""
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL as error:
@@ -106,7 +106,7 @@ def _check_range(response: httpx2.Response, start: int, url: str) -> None:
 
 
 class UrlSource:
-    """A file at a URL; each host on the way to it must be one of `hosts`."""
+    """A file at a URL. Every host, including those of redirects, must be one of `hosts`."""
 
     def __init__(self, url: str, hosts: Collection[str], silence_s: float) -> None:
         self._url = url
@@ -119,7 +119,7 @@ class UrlSource:
         return PurePosixPath(unquote(urlsplit(self._url).path)).stem
 
     def offer(self) -> Offer:
-        """Ask for the size; a server says nothing else about its file."""
+        """Return an offer with the size, the only fact that the server states about the file."""
         return Offer(self._file.shown, self._file.size_bytes())
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Models of a hub, through the package huggingface_hub; the file itself is downloaded so that it can resume."""
+"""Models on a hub, found by the package huggingface_hub. The file is downloaded here, so that it can resume."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class HubSource:
-    """A file of a repository, `hf:owner/repo/file.gguf[@revision]`; raises InvalidRequest for another form.
+    """A file in a repository, `hf:owner/repo/file.gguf[@revision]`. Raises InvalidRequest for any other form.
 
-    A token comes from where huggingface_hub finds it: HF_TOKEN, or the file of `hf auth login`.
+    The token is found by huggingface_hub: in HF_TOKEN, or in the file of `hf auth login`.
     """
 
     def __init__(self, reference: str, endpoint: str, silence_s: float) -> None:
@@ -38,11 +38,11 @@ class HubSource:
 
     @property
     def default_name(self) -> str:
-        """The stem of the file's name."""
+        """The file's name without its suffix."""
         return PurePosixPath(self._path).stem
 
     def offer(self) -> Offer:
-        """Query the hub; it knows the SHA-256 of a large file only."""
+        """Query the hub, which knows the SHA-256 only of large files."""
         found = self._ask()
         sha256 = (found.etag or "").lower()
         if not _SHA256.fullmatch(sha256):
@@ -52,7 +52,7 @@ class HubSource:
         return Offer(self._at(found.commit_hash or self._revision), found.size, sha256)
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002
-        """Yield the content of the commit that was offered, from a byte on."""
+        """Yield the content of the offered commit from a byte onwards."""
         headers = {}
         if token := get_token():
             headers["Authorization"] = f"Bearer {token}"
@@ -86,7 +86,7 @@ class HubSource:
 
 
 class _Downgrades:
-    """Refuses to follow a hub that encrypts to an address that does not."""
+    """Refuses a redirect from an encrypted hub to an address that is not encrypted."""
 
     def __init__(self, url: str) -> None:
         self._is_encrypted = url.startswith("https:")

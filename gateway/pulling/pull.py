@@ -1,7 +1,7 @@
-"""Pulls a model: room, transfer, check, name. Knows no kind of source.
+"""Pulls a model: checks the space, transfers, verifies and names it, for any kind of source.
 
-1. The bytes that have arrived are kept, whatever ends a pull; the next pull of the same content continues after them.
-2. Nothing has the model's name before the SHA-256 of all its bytes was right, and its header could be read.
+1. Received bytes are kept however a pull ends. The next pull of the same content continues after them.
+2. Nothing gets the model's name before the SHA-256 of all bytes was verified and the header could be read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pagantic_common.models.folder import ModelFolder, PulledModel, check_name
 from pagantic_common.models.gguf_header import NotGguf, read_gguf_header
 from pagantic_common.models.kinds import capabilities_of, trained_window
 
-ATTEMPTS = 4  # in a row that bring nothing
+ATTEMPTS = 4  # consecutive attempts that deliver no bytes
 RETRY_S = 1.0
-MARGIN_BYTES = 64 * 1024 * 1024  # left on the disk for others
+MARGIN_BYTES = 64 * 1024 * 1024  # space left on the disk for other programs
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LICENSE = re.compile(r"[A-Za-z0-9 .+()_-]{1,64}")
 
-# Called with the received bytes, the total bytes, and a text for people about the current download.
+# Called with the received bytes, the total bytes, and a human-readable text about the current download.
 OnProgress = Callable[[int, int, str], None]
 
 
 def free_bytes_of(folder: Path) -> int:
-    """Return the room that is left on a folder's disk, in bytes."""
+    """Return the free space on a folder's disk, in bytes."""
     return shutil.disk_usage(folder).free
 
 
@@ -45,12 +45,12 @@ class Pull:
     """Pulls from a source into a folder.
 
     Args:
-        source: The source of the model.
-        folder: The folder for the model.
-        wait_s: Longest wait for another pull of the same content.
-        on_progress: Called with the progress.
-        free_bytes: Returns the room on a folder's disk.
-        retry_s: Time between two attempts after a connection has broken.
+    source: The source of the model.
+    folder: The folder for the model.
+    wait_s: Maximum wait for another pull of the same content.
+    on_progress: Called with the progress.
+    free_bytes: Returns the free space on a folder's disk.
+    retry_s: Time between two attempts after a connection has broken.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Pull:
         self._retry_s = retry_s
 
     def run(self, name: str = "", sha256: str = "") -> tuple[PulledModel, bool]:
-        """Return the pulled model, and whether this pull has brought it: it may have been there.
+        """Return the pulled model, and whether this pull downloaded it or it was already there.
 
         Args:
-            name: Name for the model; empty takes the source's.
-            sha256: Hash that the user expects; empty takes the source's.
+            name: Name for the model; empty selects the source's name.
+            sha256: Hash that the user expects; empty selects the source's hash.
 
         Raises PaganticError with the code of the failure.
         """
@@ -98,12 +98,12 @@ class Pull:
         return model, True
 
     def _known(self, name: str, offer: Offer) -> PulledModel | None:
-        """Return the model if it was pulled; raises Conflict if the name is another content's."""
+        """Return the model if it was already pulled. Raises Conflict if the name belongs to different content."""
         self._folder.check_free(name, offer.sha256)
         return self._folder.find(name)
 
     def _fill(self, partial: Path, offer: Offer) -> None:
-        """Add the missing bytes to the file; reconnects after a broken connection as long as bytes arrive."""
+        """Add the missing bytes to the file, reconnecting after a broken connection as long as bytes arrive."""
         source = self._source
         if twin := self._folder.find_content(offer.sha256):
             source = LocalFile(self._folder.file_of(twin.name))
@@ -114,7 +114,7 @@ class Pull:
             self._transfer(file, source, offer, scratch)
 
     def _transfer(self, file: BinaryIO, source: Source, offer: Offer, scratch: Path) -> None:
-        """Append until the file is whole; raises Unavailable after attempts in a row that bring nothing."""
+        """Append until the file is complete. Raises Unavailable after repeated attempts that deliver nothing."""
         failures = 0
         while (start := file.tell()) < offer.size_bytes:
             try:
@@ -128,7 +128,7 @@ class Pull:
                 time.sleep(self._retry_s)
 
     def _append(self, file: BinaryIO, source: Source, offer: Offer, scratch: Path) -> None:
-        """Append the source's data after the end of the file; raises Unavailable without any data."""
+        """Append the source's data to the end of the file. Raises Unavailable if no data arrives."""
         start = file.tell()
 
         def report(here: int, words: str) -> None:
@@ -138,7 +138,7 @@ class Pull:
             file.write(block)
             report(file.tell(), "")
             if file.tell() > offer.size_bytes:
-                break  # the source sends more than it offered, which the check of the hash refuses
+                break  # the source sends more than it offered, and the hash check will reject it
         if file.tell() == start:
             raise unavailable(f"{offer.source} ends after {start} of {offer.size_bytes} bytes")
 
@@ -152,7 +152,7 @@ class Pull:
             )
 
     def _check(self, partial: Path, offer: Offer) -> None:
-        """Raise PreconditionFailed (CONFIG_MODEL_CORRUPT), and drop the bytes, unless the hash matches."""
+        """Check the hash. On a mismatch, delete the bytes and raise PreconditionFailed (CONFIG_MODEL_CORRUPT)."""
         self._on_progress(offer.size_bytes, offer.size_bytes, "checking the SHA-256")
         found = sha256_of(partial)
         if found == offer.sha256:
@@ -163,7 +163,7 @@ class Pull:
 
 
 def _with_hash(offer: Offer, expected: str) -> Offer:
-    """Return the offer with the hash to check; raises PreconditionFailed when the source has another content."""
+    """Return the offer with the hash to check. Raises PreconditionFailed if the source has different content."""
     if expected and offer.sha256 and expected != offer.sha256:
         raise corrupt(f"{offer.source} has the SHA-256 {offer.sha256}, and --sha256 expects {expected}")
     if not expected and not offer.sha256:
@@ -172,7 +172,7 @@ def _with_hash(offer: Offer, expected: str) -> Offer:
 
 
 def _described(partial: Path, name: str, offer: Offer) -> PulledModel:
-    """Return the manifest; raises PreconditionFailed, and drops the bytes, for a file that is no model."""
+    """Return the manifest. If the file is not a model, delete its bytes and raise PreconditionFailed."""
     try:
         header = read_gguf_header(partial)
     except NotGguf as error:
@@ -197,7 +197,7 @@ def _described(partial: Path, name: str, offer: Offer) -> PulledModel:
 
 @contextmanager
 def _scratch_beside(partial: Path) -> Iterator[Path]:
-    """Lend an empty folder; deletes the remains of a killed pull."""
+    """Yield an empty folder, deleting the remains of a killed pull."""
     scratch = partial.with_suffix(".scratch")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -209,7 +209,7 @@ def _scratch_beside(partial: Path) -> Iterator[Path]:
 
 @contextmanager
 def _explaining_disk(partial: Path) -> Iterator[None]:
-    """Name the disk in the failure of a write; the written data stays for the next pull."""
+    """Name the disk in the error of a failed write. The data already written is kept for the next pull."""
     try:
         yield
     except OSError as error:

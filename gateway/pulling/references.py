@@ -1,4 +1,4 @@
-"""Reads the argument of `pagantic pull`: a name of the catalog, a file of a hub, a URL, or a file of this machine."""
+"""Reads the argument of `pagantic pull`: a catalog name, a file on a hub, a URL, or a local file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pagantic_common.models.settings import ModelSettings
 def source_of(
     reference: str, settings: ModelSettings, silence_s: float, models: Mapping[str, CatalogModel] | None = None
 ) -> Source:
-    """Return the source that a reference names, without contacting it.
+    """Return the source that a reference names, without contacting the source.
 
     Args:
-        reference: The text that the user typed.
-        settings: The hub and the allowed hosts.
-        silence_s: Longest silence of a source.
-        models: The catalog; None is the product's.
+    reference: The text that the user typed.
+    settings: The hub and the allowed hosts.
+    silence_s: Maximum time for which a source may be silent.
+    models: The catalog, or None for the built-in catalog.
 
-    Raises InvalidRequest for an invalid form, and NotFound for an unknown name.
+    Raises InvalidRequest for an invalid form, or NotFound for an unknown name.
     """
     if reference.startswith(HUB_PREFIX):
         return HubSource(reference, settings.hub_endpoint, silence_s)

@@ -1,4 +1,4 @@
-"""The interface of model sources: a source names content by its hash, and reads it from any place."""
+"""The interface of model sources: a source identifies content by its hash and can read it from any byte onwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 BLOCK_BYTES = 1024 * 1024
-# Called with the bytes that are here by now, and with words about the part that is on its way; both are for people.
+# Called with the number of bytes received so far and a text about the part in transit, both for display.
 Report = Callable[[int, str], None]
 
 
@@ -17,11 +17,11 @@ class Offer:
     """The offer of a source.
 
     Attributes:
-        source: Its exact description, for the manifest.
-        size_bytes: Size of the file.
-        sha256: Hash of the file; empty if the source does not state it.
-        license: Name of the license; empty if the source does not state it.
-        spare_bytes: Room that the source needs beside the file while it is read.
+    source: Exact description of the source, for the manifest.
+    size_bytes: Size of the file.
+    sha256: Hash of the file, or empty if the source does not state it.
+    license: Name of the license, or empty if the source does not state it.
+    spare_bytes: Space that the source needs in addition to the file while it is read.
     """
 
     source: str
@@ -32,17 +32,17 @@ class Offer:
 
 
 class Source(Protocol):
-    """A file that can be pulled. Its methods raise PaganticError with a code of models and sources."""
+    """A file that can be pulled. Its methods raise PaganticError with a code for models and sources."""
 
     @property
     def default_name(self) -> str:
-        """The name of the model, unless the user chooses another."""
+        """The name of the model, unless the user chooses a different one."""
         ...
 
     def offer(self) -> Offer:
-        """Query the source's offer."""
+        """Return the offer, querying the source if necessary."""
         ...
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:
-        """Yield the content from a byte on; `scratch` is an empty folder for the source's temporary files."""
+        """Yield the content from a byte onwards. `scratch` is an empty folder for the source's temporary files."""
         ...

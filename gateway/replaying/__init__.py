@@ -1,1 +1,1 @@
-"""Replays of recorded executions: people's changes, and the resulting differences."""
+"""Replays of recorded executions: the user's changes, and the resulting differences."""

@@ -1,4 +1,4 @@
-"""The request of a replay: the recorded request with a person's changes."""
+"""The request of a replay: the recorded request with the user's changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 RESULTS = "tool_results"
 RECORDED_ID_METADATA = "replay.of"
 _FIXED = ("request_id", "session_id", "trace_id", "replay", "background", "keep_request", "metadata", "mode")
-# The fields of a group are alternatives: a written field replaces the others.
+# The fields of a group are alternatives: setting a field replaces the other fields.
 _ALTERNATIVES = (
     frozenset({"text", "instructions", "template"}),
     frozenset({"grammar", "grammar_name"}),
@@ -25,14 +25,14 @@ _ALTERNATIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Fields of the request, and results of tools by the ids of their calls."""
+    """Changed fields of the request, and changed results of tools by the ids of their calls."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     results: tuple[execution_pb2.ChangedResult, ...] = ()
 
 
 def read_changes(written: Any) -> Changes:
-    """Return the changes that a file has, as JSON values; raises WrittenError."""
+    """Return the changes in a file, given as JSON values. Raises WrittenError if they are invalid."""
     if not isinstance(written, dict):
         raise WrittenError("changes are a mapping, as of prompt, hints, messages and tool_results")
     fields = dict(written)
@@ -50,7 +50,7 @@ def read_changes(written: Any) -> Changes:
 def request_of_replay(
     recorded: execution_pb2.SystemRequest, changes: Changes, replay_id: str, replay: execution_pb2.Replay
 ) -> execution_pb2.SystemRequest:
-    """Return the recorded request with the changes, as a replay under an id of its own; raises WrittenError."""
+    """Return the recorded request with the changes, as a replay with its own id. Raises WrittenError."""
     before = json_format.MessageToDict(recorded, preserving_proto_field_name=True)
     request = execution_pb2.SystemRequest()
     try:
@@ -70,7 +70,7 @@ def request_of_replay(
 
 
 def _without_replaced(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded fields, except fields that a change replaces by another field of their group."""
+    """Return the recorded fields, except those that a change replaces by another field of the same group."""
     left: dict[str, Any] = {}
     for name, value in before.items():
         others = set().union(*(group for group in _ALTERNATIVES if name in group)) - {name}

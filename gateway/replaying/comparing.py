@@ -1,4 +1,4 @@
-"""The differences between a recorded execution and its replay, step by step."""
+"""Computes the differences between a recorded execution and its replay, step by step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from google.protobuf import json_format
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.descriptions import state_name
 
-# These fields are not results: they are the conditions of a step, and explain a different result.
+# These fields are not results but conditions of a step, and they explain a different result.
 _FIGURES = ("model", "seed", "usage")
 _USAGE_FIGURES = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
-# These fields differ between any two executions: names are drawn each time, and times are measured.
+# These fields differ between any two executions, because names are random and times are measured.
 _DRAWN = frozenset({"id", "tool_call_id", "duration", "usage", "attempts", "created_at"})
 _CAUSES: Mapping[str, str] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ STATES = "states"
 
 
 class Verdict(StrEnum):
-    """Comparison of a replay's step with the recorded step."""
+    """The result of comparing a step of a replay with the recorded step."""
 
     TAKEN = "from the record"
     SAME = "same"
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field with different values, as JSON values; None for an unset field."""
+    """A field with two different JSON values. None means that the field is unset."""
 
     field: str
     recorded: Any
@@ -51,7 +51,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStep:
-    """A step: its results that differ, and the figures that do, such as the model and the cached prompt tokens."""
+    """A step with its differing results and its differing figures, such as the model and the cached prompt tokens."""
 
     name: str
     verdict: Verdict
@@ -60,7 +60,7 @@ class ComparedStep:
 
     @property
     def explanation(self) -> str:
-        """The reason why an inference's result differs; empty for other steps, and for equal results."""
+        """The reason that an inference's result differs, or empty for other steps and equal results."""
         if self.verdict is not Verdict.DIFFERS or not self.name.startswith(("infer-", "sample")):
             return ""
         differing = {one.field for one in self.figures}
@@ -72,7 +72,7 @@ class ComparedStep:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An execution that has ended: its response, its steps and its stored events."""
+    """An ended execution: its response, its steps and its stored events."""
 
     response: execution_pb2.SystemResponse
     steps: Sequence[execution_pb2.ExecutionStep]
@@ -80,14 +80,14 @@ class Recorded:
 
     @property
     def states(self) -> list[str]:
-        """The states that it was in, in order."""
+        """The states of the execution in order."""
         moved = (event.transition for event in self.events if event.HasField("transition"))
         return [state_name(one.to_state) for one in moved]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences between two executions, in states, steps and answer."""
+    """The differences between two executions in their states, steps and answers."""
 
     states: tuple[list[str], list[str]]
     steps: tuple[ComparedStep, ...]
@@ -95,18 +95,18 @@ class Comparison:
 
     @property
     def has_same_states(self) -> bool:
-        """Whether both were in the same states."""
+        """Whether both executions passed through the same states."""
         return self.states[0] == self.states[1]
 
     @property
     def is_same(self) -> bool:
-        """Whether states, results of all steps, and the answer are the same."""
+        """Whether the states, the results of all steps and the answer are the same."""
         is_same = all(step.verdict in (Verdict.SAME, Verdict.TAKEN) for step in self.steps)
         return is_same and self.has_same_states and not self.answer
 
     @property
     def first_difference(self) -> ComparedStep | None:
-        """The first step with a different result; None if all are equal."""
+        """The first step whose result differs, or None if all results are equal."""
         return next((step for step in self.steps if step.verdict not in (Verdict.SAME, Verdict.TAKEN)), None)
 
     def as_json(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Comparison:
 
 
 def compare(recorded: Recorded, replayed: Recorded) -> Comparison:
-    """Compare an execution with its replay; steps are paired by their names."""
+    """Compare an execution with its replay. Steps are paired by name."""
     taken = {event.step_recorded.name for event in replayed.events if event.HasField("step_recorded")}
     before = {step.name: step for step in recorded.steps}
     after = {step.name: step for step in replayed.steps}

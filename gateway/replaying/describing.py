@@ -1,4 +1,4 @@
-"""Recorded steps and comparisons in words, as lines of text."""
+"""Describes recorded steps and comparisons as lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME_WIDTH = 16
 
 
 def describe_recorded_step(step: execution_pb2.ExecutionStep) -> str:
-    """Return the name of a step and its result, on a single line."""
+    """Return a single line with the name of a step and its result."""
     parts = [
         *(f"calls {call.name} {call.arguments_json} ({call.id})" for call in step.tool_calls),
         *(f"{made.name} ({made.id}) gave {made.result}" for made in step.tool_calls_made),

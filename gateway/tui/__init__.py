@@ -1,1 +1,1 @@
-"""The terminal program that `pagantic` alone opens: conversations, their answers as they are written, and timelines."""
+"""The terminal program that `pagantic` without arguments opens: conversations, streamed answers, and timelines."""

@@ -1,4 +1,4 @@
-"""The terminal program's screen and keys: sessions beside the conversation, and screens over both."""
+"""The main screen and keys of the terminal program: the sessions, the conversation, and screens over both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError, Unavailable
 from pagantic_common.domain.text.terminal import plain_text
 
-WIDE_COLUMNS: Final = 112  # 80 for the conversation, and the list beside it
+WIDE_COLUMNS: Final = 112  # 80 columns for the conversation, plus the list next to it
 TALL_ROWS: Final = 32
 AGAIN_S: Final = 2.0
 RETRY_S: Final = 2.0
@@ -36,7 +36,7 @@ EXIT_OF_SIGNAL: Final = 128
 
 
 class TerminalApp(App[None]):
-    """The program. It owns the client while it runs."""
+    """The terminal program, which owns the client while it runs."""
 
     TITLE = "pagantic"
     CSS_PATH = "app.tcss"
@@ -65,7 +65,7 @@ class TerminalApp(App[None]):
         self._interrupted_at_s = 0.0
 
     def compose(self) -> ComposeResult:
-        """Show the conversations beside the open conversation."""
+        """Show the list of conversations next to the open conversation."""
         yield self._head
         with Horizontal(id="panes"):
             yield self._sessions
@@ -73,16 +73,16 @@ class TerminalApp(App[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Look for the services; the field for a message is ready meanwhile."""
+        """Start connecting to the services. The message field is ready in the meantime."""
         self._chat.focus_composer()
         self._show_head()
         self.run_worker(self._connect(), group="connect")
-        if not self.is_headless:  # a signal ends the program as a key does, so that the terminal is as it was
+        if not self.is_headless:  # a signal ends the program like a key, so the terminal is restored
             for sign in ENDING:
                 asyncio.get_running_loop().add_signal_handler(sign, self.leave, EXIT_OF_SIGNAL + sign)
 
     async def _connect(self) -> None:
-        """Learn the models, as soon as there are services."""
+        """Load the list of models as soon as the services respond."""
         while True:
             try:
                 models = await self.client.list_models()
@@ -91,7 +91,7 @@ class TerminalApp(App[None]):
                 await asyncio.sleep(RETRY_S)
                 continue
             except PaganticError as error:
-                # A key may lack the right to list them, for example.
+                # For example, a key may lack the permission to list them.
                 self._chat.show_failure(Failure.of(error))
             else:
                 self._chat.windows = {one.name: one.context_window for one in models if "chat" in one.capabilities}
@@ -103,7 +103,7 @@ class TerminalApp(App[None]):
     async def _list_sessions(self) -> None:
         try:
             listed, has_more = await list_conversations(self.client)
-        except PaganticError:  # the conversation shows the error
+        except PaganticError:  # the conversation pane shows the error
             return
         self._sessions.show(listed, self._chat.conversation.session_id, has_more=has_more)
 
@@ -117,7 +117,7 @@ class TerminalApp(App[None]):
     # ---- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's
-        """Show the key of a decision only while a call waits, and hide the keys of parts that the sessions cover."""
+        """Show the decision key only while a call waits, and hide the keys of parts that the sessions list covers."""
         if action == "decide":
             return self._chat.has_waiting_call
         if action in ("toggle_reasoning", "toggle_timeline"):
@@ -125,7 +125,7 @@ class TerminalApp(App[None]):
         return True
 
     def action_toggle_sessions(self) -> None:
-        """Show and focus the conversations; hide them if they have the focus."""
+        """Show and focus the list of conversations, or hide it if it has the focus."""
         if self._sessions.display and not self._sessions.has_focus:
             self._sessions.focus()
         else:
@@ -142,7 +142,7 @@ class TerminalApp(App[None]):
             self._chat.focus_composer()
 
     def _end_choosing(self) -> None:
-        """Go to the chosen conversation; a narrow screen then hides the list."""
+        """Return to the conversation. On a narrow screen, this hides the list."""
         self.screen.remove_class(SHOWN)
         self._chat.focus_composer()
 
@@ -150,7 +150,7 @@ class TerminalApp(App[None]):
         self.run_worker(self._list_sessions(), group="list", exclusive=True)
 
     def action_begin_conversation(self) -> None:
-        """Begin another conversation."""
+        """Begin a new conversation."""
         self._chat.begin()
         self._end_choosing()
 
@@ -159,11 +159,11 @@ class TerminalApp(App[None]):
         self._chat.toggle_timeline()
 
     def action_toggle_reasoning(self) -> None:
-        """Open or fold reasoning."""
+        """Expand or fold the reasoning."""
         self._chat.toggle_reasoning()
 
     def action_decide(self) -> None:
-        """Go to the call that waits."""
+        """Go to the call that waits for a decision."""
         self._chat.focus_approval()
 
     def action_help(self) -> None:
@@ -182,12 +182,12 @@ class TerminalApp(App[None]):
             self._chat.show_status()
 
     def action_stop(self) -> None:
-        """Close the view that covers the conversation, or else stop the answer, or else return to the message."""
+        """Close the view that covers the conversation, or else stop the answer, or else go to the message field."""
         if self.screen.has_class(SHOWN) or self._chat.leave_approval() or not self._chat.stop():
             self._end_choosing()
 
     def action_interrupt(self) -> None:
-        """Stop the answer; without an answer, quit at the second press."""
+        """Stop the answer. If there is none, quit on the second press."""
         if self._chat.stop():
             return
         now_s = time.monotonic()
@@ -198,11 +198,11 @@ class TerminalApp(App[None]):
         self.notify("Ctrl+C again quits.", markup=False, timeout=AGAIN_S)
 
     def action_leave(self) -> None:
-        """Quit, and say where the answer that is being written can be read."""
+        """Quit, and print where the unfinished answer can be read later."""
         self.leave(0)
 
     def leave(self, return_code: int) -> None:
-        """Quit with an exit code."""
+        """Quit the program with an exit code."""
         message: Text | None = None
         if request_id := self._chat.written_id:
             message = Text(f"the answer goes on: `pagantic show {request_id}`, or its conversation, has it later")
@@ -211,7 +211,7 @@ class TerminalApp(App[None]):
     # ---- conversations ----------------------------------------------------------------------------------------------
 
     def on_chat_pane_changed(self, event: ChatPane.Changed) -> None:
-        """Show the conversation's name, and the list as it is now."""
+        """Show the conversation's name, and update the list."""
         event.stop()
         self._show_head()
         self._list_again()
@@ -223,7 +223,7 @@ class TerminalApp(App[None]):
         self._end_choosing()
 
     def on_sessions_pane_doomed(self, event: SessionsPane.Doomed) -> None:
-        """Delete a conversation, after a question."""
+        """Ask for confirmation, then delete a conversation."""
         event.stop()
         self.run_worker(self._delete(event), group="delete", exclusive=True)
 
@@ -248,11 +248,11 @@ class TerminalApp(App[None]):
     # ---- the end ----------------------------------------------------------------------------------------------------
 
     async def on_unmount(self) -> None:
-        """Close the connection."""
+        """Close the client's connection."""
         await self.client.close()
 
     def _fatal_error(self) -> None:
-        """End after a fault of the program with a line, as each command does, in place of textual's traceback."""
+        """End after an internal error with a single message, as every command does, instead of textual's traceback."""
         error = self._exception
         described = f"INTERNAL: {type(error).__name__}: {plain_text(str(error))}"
         self.panic(Text(f"{described}\nnext: this is a fault of the command itself; please report it"))

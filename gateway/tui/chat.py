@@ -1,4 +1,4 @@
-"""The conversation in the terminal: sends, follows, stops and decides."""
+"""The conversation in the terminal: sends messages, follows and stops answers, and decides calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChatPane(Vertical):
     """Shows a conversation, with the timeline of its newest execution."""
 
     class Changed(Message):
-        """A conversation began, was named or got a turn."""
+        """Posted when a conversation began, was named or got a turn."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(id="chat")
@@ -52,7 +52,7 @@ class ChatPane(Vertical):
         self._status = StatusLine()
 
     def compose(self) -> ComposeResult:
-        """Show the conversation above, and the field for the next message below."""
+        """Show the conversation above the field for the next message."""
         yield self._transcript
         yield self._timeline
         yield self._approval
@@ -60,13 +60,13 @@ class ChatPane(Vertical):
         yield self._status
 
     def on_mount(self) -> None:
-        """Draw at most so often, however fast the events come."""
+        """Limit how often the screen is drawn, however fast events arrive."""
         self._timeline.display = False
         self.set_interval(DRAW_S, self._draw)
 
     @property
     def written_id(self) -> str:
-        """The request of the answer that is being written; empty without such an answer."""
+        """The request id of the answer that is being written, or empty if there is none."""
         if self._written is None:
             return ""
         return self._written.answer.request_id
@@ -77,16 +77,16 @@ class ChatPane(Vertical):
         return self._approval.is_waiting
 
     def focus_composer(self) -> None:
-        """Direct the keys to the next message."""
+        """Direct the keys to the message field."""
         self._composer.focus()
 
     def focus_approval(self) -> None:
-        """Have the keys decide about the call that waits."""
+        """Direct the keys to the decision on the waiting call."""
         if self._approval.is_waiting:
             self._approval.take_focus()
 
     def leave_approval(self) -> bool:
-        """Direct the keys to the message again; return whether they were deciding."""
+        """Direct the keys back to the message field, and return whether they were directed to a decision."""
         was_deciding = self._approval.has_focus_within
         if was_deciding:
             self.focus_composer()
@@ -98,7 +98,7 @@ class ChatPane(Vertical):
         self._show_timeline()
 
     def toggle_reasoning(self) -> None:
-        """Open or fold the reasoning of all turns."""
+        """Expand or fold the reasoning of all turns."""
         self._transcript.toggle_reasoning()
 
     def show_failure(self, failure: Failure) -> None:
@@ -106,18 +106,18 @@ class ChatPane(Vertical):
         self._transcript.show_failure(failure)
 
     def clear_failure(self) -> None:
-        """Show that failure no longer."""
+        """Hide the failure that belongs to no turn."""
         self._transcript.clear_failure()
 
     # ---- conversations ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin another conversation. An answer that is being written continues in the background."""
+        """Begin a new conversation. An answer that is being written continues in the background."""
         self._cancel_opening()
         self._show(Conversation(new_session_id()))
 
     def open(self, session_id: str) -> None:
-        """Open a stored conversation; until it is loaded, the previous conversation is shown and accepts no message."""
+        """Open a stored conversation. Until it is loaded, the previous one stays visible and accepts no message."""
         self._opening = session_id
         self.run_worker(self._open(session_id), group="open", exclusive=True)
         self.show_status()
@@ -152,7 +152,7 @@ class ChatPane(Vertical):
         self.post_message(self.Changed())
 
     def leave(self) -> None:
-        """Follow no answer any longer; it runs in the background, and is in its conversation later."""
+        """Stop following the answer. It continues in the background and appears in its conversation later."""
         self._name_left()
         if self._following is not None:
             self._following.cancel()
@@ -160,7 +160,7 @@ class ChatPane(Vertical):
         self._show_waiting()
 
     def _name_left(self) -> None:
-        """Name a conversation while its first answer is still being written."""
+        """Name the conversation that is being left while its first answer is still being written."""
         if self._newest is None or not self.written_id or self.conversation.is_stored:
             return
         if self._newest.turn.answer.sequence:
@@ -174,7 +174,7 @@ class ChatPane(Vertical):
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
-        """Send a message, unless an answer is being written or a conversation opened: then it stays in the field."""
+        """Send a message, but keep it in the field while an answer is written or a conversation is opened."""
         event.stop()
         if self._opening:
             self._warn("A conversation is being opened: wait until it is seen, or stay in this one with Escape.")
@@ -190,12 +190,12 @@ class ChatPane(Vertical):
         self._follow(self._transcript.add(Turn.of(event.text, request.request_id)), request)
 
     def on_composer_refused(self, event: Composer.Refused) -> None:
-        """Say why a text was not taken."""
+        """Show the reason that a text was rejected."""
         event.stop()
         self._warn(event.reason)
 
     def on_composer_scrolled(self, event: Composer.Scrolled) -> None:
-        """Scroll the conversation from the field."""
+        """Scroll the conversation with keys of the message field."""
         event.stop()
         getattr(self._transcript, event.method)()
 
@@ -217,7 +217,7 @@ class ChatPane(Vertical):
             await self._note_stored(view.turn)
 
     def _fail(self, view: TurnView, error: PaganticError) -> None:
-        """Show why an answer failed; a message that was not accepted returns to the field."""
+        """Show the reason that an answer failed. A message that was not accepted returns to the field."""
         request_id = ""
         if view.turn.answer.sequence:
             request_id = view.turn.answer.request_id
@@ -226,7 +226,7 @@ class ChatPane(Vertical):
         view.fail(Failure.of(error, request_id))
 
     async def _note_stored(self, turn: Turn) -> None:
-        """Name the conversation by its first message, and have the list show it."""
+        """Name the conversation after its first message, and update the list."""
         conversation, answer = self.conversation, turn.answer
         is_kept = answer.error is None or (answer.was_stopped and bool(answer.text))
         if is_kept and not conversation.is_stored:
@@ -235,7 +235,7 @@ class ChatPane(Vertical):
         self.post_message(self.Changed())
 
     def stop(self) -> bool:
-        """Stop opening a conversation, or else the answer; return whether there was anything to stop."""
+        """Cancel opening a conversation or stop the answer, and return whether there was anything to stop."""
         running = self._written
         if self._opening:
             self._cancel_opening()
@@ -253,11 +253,11 @@ class ChatPane(Vertical):
 
     async def _stop(self, running: Running) -> None:
         error = await running.stop()
-        if error is not None and self._written is running:  # an answer that ended meanwhile needs no stop
+        if error is not None and self._written is running:  # an answer that has ended in the meantime needs no stop
             self._warn_of(error)
 
     def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
-        """Send a decision."""
+        """Send a decision on a call."""
         event.stop()
         self.run_worker(self._decide(event), group="decide")
 
@@ -270,10 +270,10 @@ class ChatPane(Vertical):
             else:
                 await self.client.reject(*ids, reason="rejected at the terminal")
         except PaganticError as error:
-            # The decision may have come too late; the execution continues.
+            # The decision may have come too late. The execution continues.
             self._warn_of(error)
             self._approval.allow_again(approval)
-        except ValueError as error:  # arguments that cannot be written
+        except ValueError as error:  # the arguments cannot be encoded
             self._warn(f"The decision was not sent: {error}")
             self._approval.allow_again(approval)
 
@@ -303,7 +303,7 @@ class ChatPane(Vertical):
         self._timeline.show(self._newest.turn.answer.events if self._newest else ())
 
     def show_status(self) -> None:
-        """Show the current activity, and how full the context window is."""
+        """Show the current activity and the usage of the context window."""
         state, is_warning = self.choices.model or next(iter(self.windows), ""), False
         if self._opening:
             state = "opening…"
@@ -313,7 +313,7 @@ class ChatPane(Vertical):
         self._status.show_usage(*self._usage())
 
     def _usage(self) -> tuple[int, int]:
-        """Return the tokens that the latest inference took, and the size of its window."""
+        """Return the number of tokens that the latest inference used, and the size of its context window."""
         window = self.windows.get(self.choices.model) or next(iter(self.windows.values()), 0)
         if self._newest is not None:
             used = self._newest.turn.answer.usage(window)

@@ -1,4 +1,4 @@
-"""Opens the terminal program, where there is a terminal."""
+"""Opens the terminal program if there is a terminal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pagantic_common.client import AsyncClient
 
 
 def main() -> None:
-    """Run the program until it is left; ends with its exit code."""
+    """Run the program until the user quits, and exit with its code."""
     check_settings(use_settings(), None)
     use_remembered_addresses(os.environ)
-    # The messages of gRPC's core would be written over the screen.
+    # Otherwise the messages of gRPC's core would be written over the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         with reporting_errors():

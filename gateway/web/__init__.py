@@ -1,1 +1,1 @@
-"""Common parts of the HTTP doors: permitted callers, limits on size and time, and answers to probes."""
+"""Common parts of the HTTP doors: permitted callers, limits on size and time, and responses to probes."""

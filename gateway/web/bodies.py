@@ -14,7 +14,7 @@ from gateway.web.refusal import Refusal
 
 
 async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes:
-    """Return the body. Raises Refusal for an oversized or slow body, ClientDisconnect if the client left."""
+    """Return the body. Raises Refusal if it is too large or too slow, or ClientDisconnect if the client left."""
     body = bytearray()
     with anyio.move_on_after(read_s):
         while True:
@@ -30,12 +30,12 @@ async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes
 
 
 class Upload:
-    """A file that a client sends: it is read as fast as it is used, and never held as a whole.
+    """A file that a client uploads. It is read only as fast as it is consumed, and never held as a whole.
 
     Args:
-        receive: Gives the messages of the request.
-        max_bytes: Most bytes of the file.
-        read_s: Longest time that the client may be silent, seconds.
+    receive: Returns the messages of the request.
+    max_bytes: Maximum size of the file.
+    read_s: Longest time in seconds that the client may be silent.
     """
 
     def __init__(self, receive: Receive, *, max_bytes: int, read_s: float) -> None:
@@ -46,7 +46,7 @@ class Upload:
         self._failure: Refusal | ClientDisconnect | None = None
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the bytes. Raises Refusal for a file that is too large or too slow, ClientDisconnect."""
+        """Yield the bytes. Raises Refusal for a file that is too large or too slow, or ClientDisconnect."""
         size_bytes = 0
         while not self._is_read.is_set():
             try:
@@ -63,14 +63,14 @@ class Upload:
             raise Refusal(413, f"the file has more than {self._max_bytes} bytes: send a smaller one")
 
     async def receive(self) -> Message:
-        """Return the message after the file; until the file is read it has the client's messages."""
+        """Return the next message after the file, waiting until the file is read."""
         await self._is_read.wait()
         return await self._receive()
 
     async def discard(self) -> None:
-        """Read the rest of the file for a while: a client that still sends might not see the answer.
+        """Read the rest of the file for a limited time, because a client that still sends might miss the answer.
 
-        A client that was silent for too long gets no further wait.
+        A client that was silent for too long gets no further time.
         """
         if isinstance(self._failure, Refusal) and self._failure.status == HTTPStatus.REQUEST_TIMEOUT:
             self._is_read.set()

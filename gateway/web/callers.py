@@ -1,4 +1,4 @@
-"""Callers: the API key of a request, and the client of the orchestrator that sends it."""
+"""Callers: the API key of a request, and the orchestrator client that sends the key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SCHEME = "bearer "
 
 
 def api_key_of(request: Request | None) -> str:
-    """Return the key of a request's `Authorization: Bearer`, or else of `x-api-key`; empty without, as over stdio."""
+    """Return the API key in `Authorization: Bearer` or else in `x-api-key`, or an empty string, as over stdio."""
     if request is None:
         return ""
     header = request.headers.get("authorization", "")
@@ -21,27 +21,27 @@ def api_key_of(request: Request | None) -> str:
 
 
 class Callers:
-    """Clients of the orchestrator, a client for each key, over a shared connection.
+    """Clients of the orchestrator, with a client for each key, over a shared connection.
 
     Args:
-        client: Has the server's own key, for callers without a key.
+    client: The client with the server's own key, used for callers without a key.
     """
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     def client_for(self, request: Request | None) -> AsyncClient:
-        """Return the client of a request's caller; raises InvalidRequest for a key that may not be sent on."""
+        """Return the client of a request's caller. Raises InvalidRequest if the key may not be forwarded."""
         key = api_key_of(request)
         if not key:
             return self._client
         return self._client.for_caller(key)
 
     async def refuse_unknown(self, request: Request) -> None:
-        """Raise Unauthenticated where the orchestrator does not know a request's key."""
+        """Raise Unauthenticated if the orchestrator does not know a request's key."""
         try:
             await self.client_for(request).list_prompt_templates()
         except Unauthenticated:
             raise
-        except PaganticError:  # the key is known, or cannot be checked now: each call reports that itself
+        except PaganticError:  # the key is known, or cannot be checked now, which each call reports itself
             return

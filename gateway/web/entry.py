@@ -20,7 +20,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Entry:
-    """The entry of a door."""
+    """Admits requests at a door."""
 
     def __init__(self, settings: DoorSettings) -> None:
         self._settings = settings
@@ -29,7 +29,7 @@ class Entry:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count a running request; raises Refusal beyond the limit."""
+        """Count a running request inside the block. Raises Refusal if the limit is reached."""
         most = self._settings.max_streams
         if self.request_count >= most:
             raise Refusal(503, f"{self.request_count} requests run, at most {most} may: try later")
@@ -40,7 +40,7 @@ class Entry:
             self.request_count -= 1
 
     def check(self, request: Request) -> None:
-        """Raise Refusal for a request of a web page or a caller that may not come in."""
+        """Raise Refusal if the web page or caller of a request is not permitted."""
         variable = self._settings.variable
         if not is_known_host(request.headers.get("host", ""), self._hosts):
             raise Refusal(421, f"the header Host names another server: {variable('allowed_hosts')} lists more names")
@@ -48,13 +48,13 @@ class Entry:
             raise Refusal(403, f"pages of this origin may not call: {variable('allowed_origins')} lists more origins")
 
     def check_key(self, request: Request) -> None:
-        """Raise Refusal for a request without the key that this door asks for."""
+        """Raise Refusal if a request lacks the key that this door requires."""
         if self._settings.auth is Auth.KEYS and not api_key_of(request):
             raise Refusal(401, "send an API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
 
 
 def host_name_of(authority: str) -> str:
-    """Return the name in a Host header, without its port."""
+    """Return the host name in a Host header, without its port."""
     if authority.startswith("["):
         return authority.partition("]")[0].lower() + "]"
     return authority.partition(":")[0].lower()
@@ -66,9 +66,9 @@ def is_known_host(authority: str, names: Collection[str]) -> bool:
 
 
 def is_known_origin(origin: str, names: Collection[str], origins: Collection[str]) -> bool:
-    """Return whether a page of this origin may call: a known host over HTTP, or a listed origin.
+    """Return whether a page of this origin may call: its host is known and uses HTTP, or the origin is listed.
 
-    Programs send no origin. A page without an origin, for example from a file, sends `null`.
+    Programs send no origin. A page without an origin, for example one opened from a file, sends `null`.
     """
     if not origin or origin in origins:
         return True

@@ -1,4 +1,4 @@
-"""Addresses that the server listens on."""
+"""Addresses on which a server listens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BACKLOG = 128
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a port of a host, which may be an IPv6 address with or without brackets; raises OSError."""
+    """Listen on a port of a host, which may be an IPv6 address with or without brackets. Raises OSError."""
     family = socket.AF_INET
     if ":" in host:
         family = socket.AF_INET6
@@ -16,7 +16,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address_of(host: str, port: int) -> str:
-    """Return the address of a port as URLs and gRPC write it, with an IPv6 address in brackets."""
+    """Return the address of a port in the form for URLs and gRPC, with an IPv6 address in brackets."""
     bare = host.strip("[]")
     if ":" in bare:
         bare = f"[{bare}]"

@@ -1,4 +1,4 @@
-"""Answers probes on a port of their own, so that no caller can keep them from their answer."""
+"""Answers probes on a separate port, so that no caller can delay the answers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MAX_MESSAGE_BYTES = 64 * 1024
 
 
 class _CheckedHealth(Health):
-    """Answers checks alone: watches that stay open would take the places of checks, and a kubelet sends only checks."""
+    """Answers only checks. Open watches would take the slots of checks, and a kubelet sends only checks."""
 
     async def Watch(self, _: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
-        """Refuse a watch."""
+        """Reject a watch."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this port answers checks only: call Check")
-        yield  # The yield makes this a generator, as gRPC expects of a stream.
+        yield  # The yield makes this method a generator, which gRPC expects for a stream.
 
 
 @asynccontextmanager
 async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
-    """Answer gRPC's health checks on the admin port within the block; raises OSError if it cannot listen.
+    """Answer gRPC health checks on the admin port while the block runs. Raises OSError if it cannot listen.
 
-    A server without its orchestrator is ready: it reports to each caller why a call fails. A refused connection would
-    not.
+    A server without its orchestrator is ready, because it reports to each caller why a call fails. A refused connection
+    would not.
     """
     if not settings.admin_port:
         yield
@@ -60,7 +60,7 @@ async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Return why the system refuses to listen, which gRPC does not report; empty without a refusal."""
+    """Return the reason that the system refuses to listen, which gRPC does not report, or an empty string."""
     try:
         with listen(host, port):
             return ""

@@ -1,4 +1,4 @@
-"""The refusal of a request that a door does not take."""
+"""The refusal of a request at a door."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 
 class Refusal(Exception):
-    """A request that is refused before any work is done for it.
+    """A refusal of a request before any work is done for it.
 
     Args:
-        status: The HTTP status.
-        message: The error and a remedy.
-        headers: Headers of the answer.
+    status: The HTTP status.
+    message: The error and a remedy.
+    headers: The headers of the answer.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:

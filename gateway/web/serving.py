@@ -1,4 +1,4 @@
-"""Serves an application at a door until a signal comes."""
+"""Serves an application at a door until a signal arrives."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_HEADER_BYTES = 32 * 1024
 
 
 async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: Callable[[str], None]) -> None:
-    """Serve an application that runs, and announce the URL of `path` once every port is open.
+    """Serve a running application, and announce the URL of `path` once every port is open.
 
-    Raises OSError for a port that is not.
+    Raises OSError if a port cannot be opened.
     """
     with _listen(settings) as listener:
         async with answering_probes(settings), returning_freed_memory():
@@ -35,7 +35,7 @@ async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: C
 
 
 def _listen(settings: DoorSettings) -> socket.socket:
-    """Listen on the port; raises OSError that names the port, and how to choose another."""
+    """Listen on the port. Raises OSError that names the port and explains how to choose another."""
     try:
         return listen(settings.host, settings.port)
     except OSError as error:
@@ -48,9 +48,9 @@ def _listen(settings: DoorSettings) -> socket.socket:
 
 @contextmanager
 def returning_on_sigterm() -> Iterator[None]:
-    """Have the server return when it has stopped for SIGTERM, so that open resources are closed.
+    """Make the server return when SIGTERM has stopped it, so that open resources are closed.
 
-    After stopping, the server raises the signal again, which would end the process at once.
+    After stopping, the server raises the signal again, which would otherwise end the process immediately.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -63,11 +63,11 @@ def returning_on_sigterm() -> Iterator[None]:
 
 
 def _return(_signal: int, _frame: object) -> None:
-    """Do nothing: the server has stopped."""
+    """Do nothing, because the server has already stopped."""
 
 
 def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
-    """Return the server of an application, with limits on its requests."""
+    """Return the HTTP server for an application, with limits on its requests."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -90,7 +90,7 @@ def log_to_stderr() -> None:
 
 @asynccontextmanager
 async def returning_freed_memory() -> AsyncIterator[None]:
-    """Give freed memory back to the system from time to time within the block."""
+    """Return freed memory to the system periodically while the block runs."""
     returning = asyncio.create_task(return_freed_memory())
     try:
         yield

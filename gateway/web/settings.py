@@ -1,4 +1,4 @@
-"""The settings that every door over HTTP has."""
+"""The settings that all HTTP doors share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Names = Annotated[tuple[str, ...], NoDecode]
 
 
 class DoorSettings(BaseSettings):
-    """The settings of a door. Each door has its own prefix for the variables, and a port."""
+    """The settings of a door. Each door has its own variable prefix and port."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
@@ -62,7 +62,7 @@ class DoorSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_host(self) -> Self:
-        """Refuse settings that would admit others without a key, or send keys in plain text."""
+        """Reject settings that would admit remote callers without a key, or send keys in plain text."""
         if is_loopback(self.host):
             return self
         if self.auth is Auth.LOCAL:

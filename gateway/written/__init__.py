@@ -1,1 +1,1 @@
-"""Files that people write: values of YAML, and requests in their short forms."""
+"""Files that people write: YAML values, and requests in short forms."""

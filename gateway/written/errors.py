@@ -1,7 +1,7 @@
-"""The error of files that people write."""
+"""The error for files that people write."""
 
 from __future__ import annotations
 
 
 class WrittenError(ValueError):
-    """A written value is wrong; the message says where and why."""
+    """A value in a written file is invalid. The message names the position and the reason."""

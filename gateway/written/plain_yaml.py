@@ -1,4 +1,4 @@
-"""YAML as people write it here: JSON's values alone, so that `no` and a date are texts."""
+"""YAML restricted to the values of JSON, so that `no` and a date are texts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NUMBERS_AND_WORDS = (
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads the values of YAML 1.2's JSON schema; aliases, which multiply, are refused."""
+    """Reads the values of YAML 1.2's JSON schema. Aliases, which can multiply content, are rejected."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node; raises WrittenError for an alias."""
+        """Compose a node. Raises WrittenError for an alias."""
         if self.check_event(yaml.AliasEvent):
             raise WrittenError(f"line {self.line + 1}: aliases are not taken: write the value again")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping; raises WrittenError for a key that it has twice, or that is no text."""
+        """Construct a mapping. Raises WrittenError if a key is repeated or is not a text."""
         mapping = super().construct_mapping(node, deep=deep)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         if not all(isinstance(key, str) for key in keys):
@@ -46,7 +46,7 @@ for _tag, _pattern, _first in _NUMBERS_AND_WORDS:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML into the values of JSON, within JSON's limits; raises WrittenError, with the line if it is known."""
+    """Parse YAML into JSON values within the limits for JSON. Raises WrittenError, with the line if it is known."""
     try:
         value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
         return parse_json(json.dumps(value), is_rewritable=True)

@@ -1,4 +1,4 @@
-"""Fields of a SystemRequest as people write them, and as its proto JSON."""
+"""Fields of a SystemRequest in the forms that people write, and as proto JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 def merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shared fields overridden by the own fields; objects are merged, other values are replaced."""
+    """Return the shared fields overridden by the own fields. Objects are merged, and other values are replaced."""
     joined = dict(shared)
     for name, value in own.items():
         below = joined.get(name)
@@ -21,7 +21,7 @@ def merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expand(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return proto JSON for fields that may have the short forms: mode, schema, system, context, and JSON as it is."""
+    """Return proto JSON for fields that may use the short forms of mode, schema, system, context and JSON texts."""
     expanded = {name: _with_json_texts(name, value) for name, value in fields.items()}
     mode = expanded.get("mode")
     if isinstance(mode, str) and not mode.startswith("MODE_"):
@@ -37,7 +37,7 @@ def expand(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_json_texts(name: str, value: Any) -> Any:
-    """Return a value with JSON texts in its fields that end in `_json`."""
+    """Return a value in which fields whose names end in `_json` contain JSON texts."""
     if name == "schema":
         return value
     if name.endswith("_json") and not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""The Python client: `Client`, or `AsyncClient` in asyncio programs.
+"""The Python client: `Client`, or `AsyncClient` for asyncio programs.
 
-The names below are imported at their first use, so that `import pagantic_common.client` takes no time and a program
-pays only for the parts that it uses.
+The names below are imported on first use. Importing `pagantic_common.client` is therefore fast, and a program loads
+only the parts that it uses.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ _REQUESTS = "pagantic_common.client.requests"  # the module of every other name
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Import a name of `__all__` at its first use (PEP 562)."""
+        """Import a name in `__all__` on its first use (PEP 562)."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_MODULE_OF.get(name, _REQUESTS)), name)
         return value
 
     def __dir__() -> list[str]:
-        """Return the names, those not imported yet included."""
+        """Return all names, including those not yet imported."""
         return sorted({*globals(), *__all__})
 
 

@@ -1,16 +1,16 @@
 """The state of an answer, folded from the events of its execution.
 
-Theory of operation. Stored events have sequences without gaps. Deltas stream between them, repeat the sequence of the
-stored event before them, and are not stored. So a state is known exactly at each stored event; the texts after it can
-be forgotten and read again.
+Theory of operation. Stored events have consecutive sequence numbers. Deltas stream between stored events, repeat the
+sequence number of the preceding stored event, and are not stored. The state is therefore exact at each stored event;
+the text that streamed after a stored event can be dropped and read again.
 
-1. `sequence` is that of the last stored event. `rewind` restores the texts as they were then.
-2. Texts that were streamed become void in two cases: an attempt is discarded, or a resume begins an unfinished
-   inference again. The state forgets them by itself, and `take` returns a delta that says so.
-3. Calls of registered tools are never forgotten: they were made.
-4. The response wins over what streamed. `rest` returns its texts that did not stream.
+1. `sequence` is the sequence number of the last stored event. `rewind` restores the texts as they were at that event.
+2. Streamed texts become void in two cases: an attempt is discarded, or a resume restarts an unfinished inference. The
+   state drops the void texts, and `take` returns a delta that reports it.
+3. Calls of registered tools are never dropped, because the calls were made.
+4. The response takes precedence over the streamed texts. `rest` returns the texts of the response that did not stream.
 
-The cost of an event does not grow with the answer: texts are kept as pieces, and joined where they are read.
+The cost of an event does not grow with the answer: texts are kept as pieces and joined when they are read.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _STREAMED: Final = frozenset({"content_delta", "reasoning_delta", "tool_call_del
 
 
 def is_streamed(event: event_pb2.ExecutionEvent) -> bool:
-    """Return whether an event only streams by: a piece of text, or progress. The others are stored in the timeline."""
+    """Return whether an event is only streamed (a piece of text, or progress) and not stored in the timeline."""
     return event.WhichOneof("event") in _STREAMED
 
 
 class DeltaKind(Enum):
-    """The news of a delta."""
+    """The kind of change that a delta reports."""
 
     TEXT = auto()
     REASONING = auto()
@@ -51,12 +51,13 @@ class Delta:
     """The part that an event adds to an answer.
 
     Attributes:
-        kind: TEXT and REASONING have new text, CALL the next piece of a client tool's call. DISCARDED and REPEATED
-            mean that texts returned before are void: of a discarded attempt, or of an inference that a resume repeats.
-        text: The new text or, of a call, of its arguments; the reason, where texts are void.
-        index: Of a call, among the calls of client tools; of a discarded attempt, its number.
-        call_id: Id of a call, in its first piece.
-        name: Name of the client tool, in the first piece of its call.
+        kind: TEXT and REASONING carry new text, and CALL carries the next piece of a client tool call. DISCARDED and
+            REPEATED void the texts returned earlier, because their attempt was discarded or because a resume repeats
+            their inference.
+        text: The new text, or the next piece of a call's arguments, or the reason that texts are void.
+        index: The position of a call among the client tool calls, or the number of a discarded attempt.
+        call_id: The id of the call; set only in the call's first piece.
+        name: The name of the client tool; set only in the first piece of the call.
     """
 
     kind: DeltaKind
@@ -67,12 +68,12 @@ class Delta:
 
     @property
     def is_void(self) -> bool:
-        """Whether texts returned before are void."""
+        """Whether this delta voids the texts returned earlier."""
         return self.kind is DeltaKind.DISCARDED or self.kind is DeltaKind.REPEATED
 
 
 class TextPart:
-    """A text that grows."""
+    """A text that grows as pieces are added."""
 
     __slots__ = ("_pieces", "length")
 
@@ -96,12 +97,12 @@ class TextPart:
         return self._pieces[0]
 
     def add(self, text: str) -> None:
-        """Continue the text."""
+        """Append to the text."""
         self._pieces.append(text)
         self.length += len(text)
 
     def cut(self, length: int) -> None:
-        """Keep the first characters."""
+        """Keep only the first `length` characters."""
         if length < self.length:
             self._pieces = [self.text[:length]]
             self.length = length
@@ -109,7 +110,7 @@ class TextPart:
 
 @dataclass
 class CallPart:
-    """A call of a registered tool. Arguments, result and failure are empty until they are known."""
+    """A call of a registered tool. Arguments, result and failure are empty until known."""
 
     call_id: str
     name: str
@@ -122,7 +123,7 @@ class CallPart:
 
 @dataclass
 class ClientCall:
-    """A call of a client tool, which the caller runs; its arguments are JSON that grows."""
+    """A call of a client tool, which the caller runs. Its arguments are JSON text that grows."""
 
     call_id: str
     name: str
@@ -130,7 +131,7 @@ class ClientCall:
 
 
 class _Mark(NamedTuple):
-    """A place in the texts: the numbers of parts and client calls, and the lengths of the texts that may grow."""
+    """A position in the texts: the numbers of parts and client calls, and the lengths of the texts that may grow."""
 
     parts: int = 0
     text: int = 0
@@ -140,20 +141,21 @@ class _Mark(NamedTuple):
 
 
 class AnswerState:
-    """An answer as its events tell it so far.
+    """An answer, as far as its events have been taken.
 
-    Take the events of `stream`, `follow` or `follow_to_end`. After a lost connection, call `rewind` before the first
-    event of `follow(request_id, after_sequence=state.sequence)`; `follow_to_end` needs none, for no text comes twice.
+    Pass the events of `stream`, `follow` or `follow_to_end` to `take`. After a lost connection, call `rewind` before
+    the first event of `follow(request_id, after_sequence=state.sequence)`. Events of `follow_to_end` need no `rewind`,
+    because no text is repeated.
 
     Attributes:
-        parts: Texts, and calls of registered tools, in order.
-        reasoning: The reasoning.
+        parts: Texts and calls of registered tools, in order.
+        reasoning: The reasoning text.
         client_calls: Calls that the caller is to run.
-        waiting: Approvals that are waited for, by the id of the tool call.
-        response: The response; None until the execution has ended.
-        sequence: That of the last stored event; 0 before the first.
-        model: The model of the newest inference that names it.
-        duration_s: Duration of the ended execution, seconds; None where it is not known.
+        waiting: Pending approvals, by the id of the tool call.
+        response: The response, or None until the execution has ended.
+        sequence: The sequence number of the last stored event, or 0 before the first.
+        model: The model of the newest inference event that names a model.
+        duration_s: Duration of the ended execution in seconds, or None if unknown.
     """
 
     def __init__(self) -> None:
@@ -165,18 +167,18 @@ class AnswerState:
         self.sequence = 0
         self.model = ""
         self.duration_s: float | None = None
-        self._tokens = 0  # the newest inference's count
-        self._stored = _Mark()  # the texts at the last stored event
-        self._turn = _Mark()  # the texts at the beginning of the newest inference
+        self._tokens = 0  # token count of the newest inference
+        self._stored = _Mark()  # position at the last stored event
+        self._turn = _Mark()  # position at the start of the newest inference
         self._is_inferring = False
-        self._is_call_open = False  # whether a client call is the last that grew
-        # The text, that of the newest inference, and the reasoning, before the response replaced them.
+        self._is_call_open = False  # whether a client call was the last part to grow
+        # The whole text, the text of the newest inference, and the reasoning, before the response replaced them.
         self._streamed = ("", "", "")
         self._streamed_calls: list[ClientCall] = []
 
     @classmethod
     def of(cls, events: Iterable[event_pb2.ExecutionEvent]) -> Self:
-        """Return the state after events."""
+        """Return the state after the given events."""
         state = cls()
         for event in events:
             state.take(event)
@@ -184,7 +186,7 @@ class AnswerState:
 
     @property
     def text(self) -> str:
-        """The texts of all parts."""
+        """The texts of all parts, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     @property
@@ -199,7 +201,7 @@ class AnswerState:
 
     @property
     def streamed_text(self) -> str:
-        """The text as it streamed, which a response may differ from."""
+        """The text as it streamed; the text of the response may differ."""
         if self.response is not None:
             return self._streamed[0]
         return self.text
@@ -211,7 +213,7 @@ class AnswerState:
 
     @property
     def error(self) -> PaganticError | None:
-        """The failure with which the execution ended; None without a failure."""
+        """The failure with which the execution ended, or None if it did not fail."""
         if self.response is None or not self.response.HasField("error"):
             return None
         return error_of(failure_from_proto(self.response.error))
@@ -222,14 +224,17 @@ class AnswerState:
         return self.error is not None and self.error.code is ErrorCode.CANCELLED_SIGNAL
 
     def usage(self, window: int = 0) -> tuple[int, int]:
-        """Return the tokens of the newest inference and the context window: that of the response, else `window`."""
+        """Return the token count of the newest inference and the context window.
+
+        The response's figures take precedence; otherwise the context window is `window`.
+        """
         if self.response is not None and (usage := self.response.token_usage).context_window:
             return usage.context_tokens, usage.context_window
         return self._tokens, window
 
     def take(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
-        """Read the next event, and return the news for a reader of the text; `rest` has those of the response."""
-        kind = event.WhichOneof("event") or ""  # empty for an event of a newer version
+        """Take the next event, and return its deltas. The deltas of the response are in `rest`."""
+        kind = event.WhichOneof("event") or ""  # empty if the event is from a newer version
         deltas: Sequence[Delta] = ()
         if (take := _TAKES.get(kind)) is not None:
             deltas = take(self, event)
@@ -239,11 +244,11 @@ class AnswerState:
         return deltas
 
     def rewind(self) -> None:
-        """Forget the texts after the last stored event."""
+        """Drop the texts after the last stored event."""
         self._forget_after(self._stored)
 
     def end(self, response: execution_pb2.SystemResponse) -> None:
-        """Take the response, whose texts and calls win over those that streamed."""
+        """Take the response, whose texts and calls take precedence over the streamed ones."""
         self._streamed = (self.text, self.turn_text, self.reasoning.text)
         self._streamed_calls = self.client_calls
         self.response = response
@@ -251,7 +256,7 @@ class AnswerState:
         last = len(self.parts) - 1
         for record in response.tool_calls_made:
             self._take_record(record)
-        if response.content or not response.HasField("error"):  # a failure leaves the text before it
+        if response.content or not response.HasField("error"):  # a failed response keeps the streamed text
             self._take_content(response.content, last)
         if response.reasoning:
             self.reasoning = TextPart(response.reasoning)
@@ -260,12 +265,12 @@ class AnswerState:
         ]
 
     def rest(self, text: str | None = None) -> list[Delta]:
-        """Return the deltas of the response that did not stream, as of a stored response; none before the end.
+        """Return deltas for the parts of the response that did not stream, or no deltas before the end.
 
-        A text that was changed after it had streamed, as by a repair, has no rest.
+        A text that was changed after it had streamed, for example by a repair, yields no delta.
 
         Args:
-            text: The whole text of the answer in the words of the reader; None is the content of the response.
+            text: The whole text of the answer as shown to the reader; None selects the content of the response.
         """
         response = self.response
         if response is None:
@@ -278,7 +283,7 @@ class AnswerState:
         return deltas + self._rest_of_calls(response.tool_calls, continues=self._is_call_open and not deltas)
 
     def _rest_of_calls(self, calls: Sequence[message_pb2.ToolCall], *, continues: bool) -> list[Delta]:
-        """Return the calls that did not stream; the last one that did is finished if it `continues`."""
+        """Return deltas for the calls that did not stream. If `continues`, complete the last streamed call first."""
         sent, deltas = len(self._streamed_calls), []
         if 0 < sent <= len(calls) and continues:
             last = calls[sent - 1].arguments_json[self._streamed_calls[-1].arguments.length :]
@@ -372,7 +377,7 @@ class AnswerState:
         return ()
 
     def _resume(self, _event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
-        """Forget the texts of an inference that had not ended: it begins again, perhaps with other words."""
+        """Drop the texts of an unfinished inference. The resumed inference starts over, perhaps with other words."""
         was_inferring, self._is_inferring = self._is_inferring, False
         if was_inferring and self._forget_after(self._turn):
             return (Delta(DeltaKind.REPEATED, "the orchestrator resumed the request"),)
@@ -395,7 +400,7 @@ class AnswerState:
         return _Mark(len(self.parts), text, self.reasoning.length, len(self.client_calls), arguments)
 
     def _forget_after(self, mark: _Mark) -> bool:
-        """Forget the texts after a mark, but no call of a registered tool; returns whether there were such texts."""
+        """Drop the texts after a mark, but no call of a registered tool; return whether any text was dropped."""
         now = self._mark()
         later = self.parts[mark.parts :]
         calls = [part for part in later if isinstance(part, CallPart)]
@@ -430,9 +435,9 @@ class AnswerState:
         part.failure = error_code_name(record.error_code) if record.is_error else ""
 
     def _take_content(self, content: str, at: int) -> None:
-        """Put the answer's text in the place of its streamed text, which a guard may have redacted.
+        """Replace the streamed text with the text of the response, which a guard may have redacted.
 
-        `at` is the place of the last part. A call there came before the answer, and nothing of the answer streamed.
+        `at` is the position of the last part. If the last part is a call, then no text of the answer streamed after it.
         """
         if at >= 0 and isinstance(self.parts[at], TextPart):
             if self.parts[at] == TextPart(content):
@@ -443,7 +448,7 @@ class AnswerState:
 
 
 def _beyond(sent: str, whole: str) -> str:
-    """Return the part of a text after what was sent; empty where the text does not begin with that."""
+    """Return the rest of `whole` after `sent`, or an empty string if `whole` does not begin with `sent`."""
     return whole[len(sent) :] if whole.startswith(sent) else ""
 
 

@@ -1,4 +1,4 @@
-"""The client for asyncio programs: calls an orchestrator, and raises its errors as PaganticError."""
+"""The client for asyncio programs. It calls an orchestrator and raises its errors as PaganticError."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ _SERVICE = "orchestrator"
 
 
 class AsyncClient(Sessions, Sources):
-    """Talks to one orchestrator. Use it as an async context manager, or close it.
+    """Talks to one orchestrator. Use it as an async context manager, or call `close`.
 
     Args:
-        address: host:port of the orchestrator, or https://host:port for TLS; None is PAGANTIC_ADDRESS, or the local
-            default. TLS takes its files from PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
+        address: host:port of the orchestrator, or https://host:port for TLS. None selects PAGANTIC_ADDRESS or, if that
+            is unset, the local default. The TLS files are named by PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
         timeout_s: Longest time for each call, seconds.
-        patience_s: How long a request with a `request_id` is sent again while it is UNAVAILABLE, as when its
-            orchestrator is replaced; 0 sends it once. A stream is sent again only before its first event. After that it
-            goes on where the request is in the background; `follow_to_end` puts it there.
-        api_key: Sent with each call; None is PAGANTIC_API_KEY, or the first line of the file PAGANTIC_API_KEY_FILE.
-            Raises InvalidRequest for a key that would leave this machine in plain text, unless PAGANTIC_PLAINTEXT_KEY
-            is 1, as behind a proxy or mesh that encrypts.
+        patience_s: How long to resend a request with a `request_id` while the orchestrator is UNAVAILABLE, for example
+            during its replacement; 0 sends the request once. A stream is resent only before its first event. After that
+            event, the stream continues only if the request runs in the background, as `follow_to_end` arranges.
+        api_key: API key sent with each call. None selects PAGANTIC_API_KEY, or the first line of the file
+            PAGANTIC_API_KEY_FILE. Raises InvalidRequest if the key would leave this machine in plain text, unless
+            PAGANTIC_PLAINTEXT_KEY is 1, which suits a proxy or mesh that encrypts.
         max_message_bytes: Largest message to receive or send.
     """
 
@@ -106,7 +106,7 @@ class AsyncClient(Sessions, Sources):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; running calls are cancelled."""
+        """Close the connection and cancel running calls."""
         await asyncio.gather(*self._stopping, return_exceptions=True)
         channel = self._channel
         self._channel = None
@@ -115,9 +115,9 @@ class AsyncClient(Sessions, Sources):
             await channel.close()
 
     def for_caller(self, api_key: str) -> Self:
-        """Return a client that sends another key over the same connection, which closes with this client.
+        """Return a client that sends another key over the same connection. Closing this client closes both.
 
-        Raises InvalidRequest for a key that would leave this machine in plain text.
+        Raises InvalidRequest if the key would leave this machine in plain text.
         """
         self._channel_of_loop()
         other = copy.copy(self)
@@ -135,7 +135,7 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Run a chat turn; raises PaganticError on failure. See `chat_request` for the arguments."""
+        """Run a chat turn. Raises PaganticError on failure. See `chat_request` for the arguments."""
         request = chat_request(
             text_or_messages,
             session_id=session_id,
@@ -162,9 +162,11 @@ class AsyncClient(Sessions, Sources):
         intercept: float | None = None,
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Answer from a collection, with citations; raises PaganticError. See `ask_request` for the arguments.
+        """Answer from a collection, with citations. Raises PaganticError on failure.
 
-        The retriever "auto" is "hybrid" if the collection has embeddings, and otherwise "bm25"; it looks up the
+        See `ask_request` for the arguments.
+
+        The retriever "auto" selects "hybrid" if the collection has embeddings, and otherwise "bm25". It looks up the
         collection, which needs a key with the scope READ.
         """
         if retriever == AUTO:
@@ -221,14 +223,14 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
-        """Return a value of `output_type` made from the text; raises PaganticError on failure.
+        """Return a value of `output_type` made from the text. Raises PaganticError on failure.
 
         Args:
             text_or_messages: The user's text, or messages that end with a user message.
             output_type: A pydantic model, a dataclass, `list[X]`, a union, or a TypeAdapter.
-            full: Return a StructuredResult: the value with its response, usage and guarantee.
-            validation_retries: How often to ask again, with the objections, after the type's validators refused an
-                answer. Each retry is a separate request.
+            full: Whether to return a StructuredResult, which holds the value with its response, usage and guarantee.
+            validation_retries: How often to ask again after the type's validators refuse an answer. Each retry is a
+                separate request that states the validators' objections.
             tools: Names of tools that the model may call before it answers.
             system: System prompt.
             options: See Options.
@@ -245,7 +247,7 @@ class AsyncClient(Sessions, Sources):
             except ValidationError as error:
                 violations = refusals_of(error)
                 if refusals >= validation_retries:
-                    # The cause's traceback would hold the whole answer.
+                    # The traceback of the cause would keep the whole answer in memory.
                     raise refused(output.name, violations) from None
                 messages = with_refusal(request.messages, response.structured_output_json, violations)
                 del request.messages[:]
@@ -270,7 +272,7 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> execution_pb2.SystemResponse:
-        """Run a vote; raises PaganticError on failure. See `vote_request` for the arguments."""
+        """Run a vote. Raises PaganticError on failure. See `vote_request` for the arguments."""
         request = vote_request(
             text_or_messages,
             schema,
@@ -294,7 +296,7 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> Sequence[decision_pb2.Decision]:
-        """Answer questions about an input with probabilities; raises PaganticError on failure.
+        """Answer questions about an input with probabilities. Raises PaganticError on failure.
 
         See `decide_request` for the arguments. The decisions are in the order of the questions.
         """
@@ -310,15 +312,18 @@ class AsyncClient(Sessions, Sources):
         return raise_for_error(await self.execute(request)).decisions
 
     async def execute(self, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-        """Run a request. Raises the error of a request that did not run; a failed run is the response's error."""
+        """Run a request and return its response. Raises PaganticError only if the request did not run.
+
+        The error of a failed run is in the response.
+        """
         time_s = self._time_for(request)
         return await answered(lambda: self._call(self._stub().Execute, request, time_s), self._patience_for(request))
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Run a request and yield its events; the last is `completed`. Close the generator when leaving early.
+        """Run a request and yield its events, of which `completed` is the last.
 
-        A request with a `request_id` in the background goes on over lost connections, as `follow_to_end` does, for the
-        client's `patience_s` each.
+        Close the generator to leave early. A background request with a `request_id` continues over lost connections, as
+        in `follow_to_end`, for at most the client's `patience_s` after each loss.
         """
         if not (request.request_id and request.background and self._patience_s):
             return self._begin(request)
@@ -326,7 +331,10 @@ class AsyncClient(Sessions, Sources):
         return self._following(request, begins=True, patience_s=self._patience_s, until_s=until_s).events()
 
     def follow(self, request_id: str, *, after_sequence: int = 0) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
+        """Yield the events of an execution after `after_sequence`, up to `completed`.
+
+        Leaving early does not cancel the execution.
+        """
         request = pb.FollowExecutionRequest(request_id=request_id, after_sequence=after_sequence)
         return call_stream(
             _SERVICE,
@@ -345,24 +353,26 @@ class AsyncClient(Sessions, Sources):
         on_lost: OnLost | None = None,
         patience_s: float = FOLLOWING_PATIENCE_S,
     ) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Yield the events of an execution to its `completed`, over lost connections; no text comes twice.
+        """Yield the events of an execution up to `completed`, over lost connections and without repeating text.
 
-        Two stored events make streamed text void, and AnswerState handles both: `attempt_discarded`, and `resumed` in
-        the middle of an inference, which begins again. Close the generator when leaving early.
+        Two stored events make streamed text void, and AnswerState handles both: `attempt_discarded`, and `resumed`
+        during an inference, which then starts over. Close the generator to leave early.
 
-        A request is sent in the background, because its execution would end with the connection; it gets an id and the
-        client's `timeout_s` where it has none. Leaving cancels it. A request that is in the background already stays as
-        it is, and goes on when its reader leaves. A decision cannot run in the background: its stream is not followed.
+        A request is sent in the background, because its execution would otherwise end with the connection. If the
+        request has no id or no timeout, it gets an id and the client's `timeout_s`. Leaving early cancels this
+        execution. A request that is already in the background is sent unchanged, and continues if its reader leaves. A
+        decision cannot run in the background, so its stream is not followed.
 
-        Raises the PaganticError of a request of which no event came, of a time that is up, and of a connection that
-        stays lost.
+        Raises PaganticError if the request fails before its first event, if its time is up, or if the connection stays
+        lost.
 
         Args:
-            request_or_id: The request to begin, or the id of an execution that has begun.
-            after_sequence: Only events above it are read; a request of which some were read is not sent again.
-            on_lost: Called with the failure when a connection is lost, once until an event comes.
+            request_or_id: The request to start, or the id of a started execution.
+            after_sequence: Only events after this sequence number are read. A request with `after_sequence` above 0 is
+                not sent again.
+            on_lost: Called with the failure when a connection is lost, but at most once until the next event.
             patience_s: Longest time without an event after a lost connection, seconds. Before the first event, the
-                client's own patience counts.
+                client's `patience_s` applies.
         """
         if isinstance(request_or_id, str):
             request, begins, is_own = execution_pb2.SystemRequest(request_id=request_or_id), False, False
@@ -383,7 +393,7 @@ class AsyncClient(Sessions, Sources):
         ).events()
 
     def _begin(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Stream a request over one connection; before its first event it is sent again with patience."""
+        """Stream a request over one connection. Before the first event, resend the request while patience lasts."""
         time_s = self._time_for(request)
         return answered_stream(
             lambda: call_stream(
@@ -407,23 +417,23 @@ class AsyncClient(Sessions, Sources):
         )
 
     def _in_background(self, sent: execution_pb2.SystemRequest) -> execution_pb2.SystemRequest:
-        """Return a copy of a request with an id, in the background, and with a time if it was not there before."""
+        """Return a copy of a request that runs in the background, with an id and a timeout added if missing."""
         request = execution_pb2.SystemRequest()
         request.CopyFrom(sent)
         request.request_id = request.request_id or uuid.uuid4().hex
         if not (request.background or timeout_of(request)):
-            request.hints.timeout.FromMilliseconds(round(self._timeout_s * 1000))  # It would outlive its reader.
+            request.hints.timeout.FromMilliseconds(round(self._timeout_s * 1000))  # the run must not outlive its reader
         request.background = True
         return request
 
     async def _stop(self, request_id: str) -> None:
-        """Cancel an execution, in a few seconds at most, for no connection may be there."""
+        """Cancel an execution, within a few seconds at most because the connection may be down."""
 
         async def cancel() -> None:
             with suppress(PaganticError):
                 await self.cancel(request_id, timeout_s=CANCEL_S)
 
-        # Of its own, because a reader that is cancelled may be cancelled again while it leaves.
+        # Cancelling needs its own task: a cancelled reader may be cancelled again while it leaves.
         stopping = asyncio.create_task(cancel())
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
@@ -440,22 +450,22 @@ class AsyncClient(Sessions, Sources):
         request: Any,
         timeout_s: float | None = None,
     ) -> ResponseT:
-        """Make a unary call, within `timeout_s` instead of the client's own time."""
+        """Make a unary call within `timeout_s`, or within the client's timeout if `timeout_s` is unset."""
         return await call_unary(_SERVICE, method, request, timeout_s or self._timeout_s, credentials=self._credentials)
 
     def _patience_for(self, request: execution_pb2.SystemRequest) -> Patience:
-        """Return the patience with a request: without an id, sending it again would run it again."""
+        """Return the patience for a request. Without an id it is 0, because a resend would run the request again."""
         return Patience(self._patience_s if request.request_id else 0.0)
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
-        """Return the timeout of a request's call, a little more than the request's own: its response must arrive."""
+        """Return the timeout of a request's call, which exceeds the request's own so that the response arrives."""
         timeout_s = timeout_of(request)
         if not timeout_s:
             return self._timeout_s
         return timeout_s + RESPONSE_GRACE_S
 
     def _channel_of_loop(self) -> grpc.aio.Channel:
-        # The channel belongs to the event loop of the first call, so it is opened then.
+        # The channel belongs to the event loop of the first call, so it is opened at that call.
         if self._channel is None:
             self._channel = self._target.open(self._max_message_bytes)
         return self._channel

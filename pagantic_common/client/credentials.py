@@ -1,4 +1,4 @@
-"""The API key that a client sends, and where it comes from."""
+"""The API key that a client sends, and its sources."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def has_key(environment: Mapping[str, str]) -> bool:
 
 
 def credentials_for(target: Target, api_key: str | None, environment: Mapping[str, str]) -> str:
-    """Return the `authorization` to send; empty without a key.
+    """Return the `authorization` to send, or an empty string if there is no key.
 
-    Raises InvalidRequest for an unreadable file, and for a key that would leave this machine in plain text.
+    Raises InvalidRequest if the key file is unreadable, or if the key would leave this machine in plain text.
     """
     key = (api_key or environment.get(KEY) or _read_file(environment.get(KEY_FILE))).strip()
     if not key:

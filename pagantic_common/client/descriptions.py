@@ -1,4 +1,4 @@
-"""Describes responses and their parts, each on a single line."""
+"""Describes responses and their parts, each on one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.fields import name_of
 
 MAX_RESULT_CHARS = 240
-# The codes of warnings that an answer was cut, at the limit of tokens or of bytes.
+# The codes of the warnings for a truncated answer: at the token limit, and at the byte limit.
 TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
 
 
@@ -23,12 +23,12 @@ def count_of(number: int, noun: str) -> str:
 
 
 def error_code_name(code: error_pb2.ErrorCode.ValueType) -> str:
-    """Return a code's name without its prefix; UNSPECIFIED is an error outside the taxonomy."""
+    """Return a code's name without its prefix. UNSPECIFIED stands for an error outside the taxonomy."""
     return name_of(error_pb2.ErrorCode, code, "ERROR_CODE_")
 
 
 def describe_usage(usage: usage_pb2.TokenUsage) -> str:
-    """Return usage as a single line."""
+    """Return a description of the usage on one line."""
     text = (
         f"{count_of(usage.prompt_tokens, 'prompt token')} ({usage.cached_prompt_tokens} cached), "
         f"{count_of(usage.output_tokens, 'output token')}"
@@ -51,7 +51,7 @@ def describe_outcome(response: execution_pb2.SystemResponse) -> str:
 
 
 def describe_tool_call(call: execution_pb2.ToolCallRecord) -> str:
-    """Return a tool call with its arguments and its result, cut to a line or two."""
+    """Return a tool call with its arguments and its result, shortened to a line or two."""
     result = " ".join(call.result.split())
     if len(result) > MAX_RESULT_CHARS:
         result = f"{result[:MAX_RESULT_CHARS]} …"
@@ -61,7 +61,7 @@ def describe_tool_call(call: execution_pb2.ToolCallRecord) -> str:
 
 
 def describe_citation(citation: execution_pb2.Citation) -> str:
-    """Return a citation's number, its document with the place in it, and its quote."""
+    """Return a citation's number, its document and position in the document, and its quote."""
     page = ""
     if citation.page:
         page = f", page {citation.page}"
@@ -78,7 +78,7 @@ def describe_step(step: plan_pb2.StepResult) -> str:
 
 
 def describe_votes(response: execution_pb2.SystemResponse) -> str:
-    """Return the candidates' values, each with its votes, and the confidence."""
+    """Return the values of the candidates with their vote counts, and the confidence."""
     votes = "votes: " + ", ".join(f"{value} {count}" for value, count in vote_counts(response))
     if response.HasField("confidence"):
         votes += f"; confidence {response.confidence:.2f}"
@@ -86,7 +86,7 @@ def describe_votes(response: execution_pb2.SystemResponse) -> str:
 
 
 def vote_counts(response: execution_pb2.SystemResponse) -> list[tuple[str, int]]:
-    """Return the values of the candidates, each with its votes, most votes first."""
+    """Return the values of the candidates with their vote counts, the most votes first."""
     return Counter(map(_value_of, response.candidates)).most_common()
 
 

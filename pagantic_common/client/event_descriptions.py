@@ -1,4 +1,4 @@
-"""Describes events, each on a single line."""
+"""Describes events, each on one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HASH_DIGITS = 8
 
 
 def describe_event(event: event_pb2.ExecutionEvent) -> str:
-    """Return the details of an event as a single line; empty for an event of a newer version."""
+    """Return the details of an event on one line, or an empty string if the event is from a newer version."""
     kind = event.WhichOneof("event")
     if kind is None:
         return ""
@@ -51,7 +51,7 @@ def _describe_inference_start(start: event_pb2.InferenceStart) -> str:
 
 def _describe_inference_end(end: event_pb2.InferenceEnd) -> str:
     described = f"{end.tokens_in} in, {end.tokens_out} out, {finish_reason_name(end.finish_reason)}"
-    if end.model:  # A route has several models; this model answered.
+    if end.model:  # A route has several models; this event names the model that answered.
         described += f", by {end.model}"
     return described
 
@@ -93,7 +93,7 @@ def _describe_resolved(resolved: event_pb2.ApprovalResolved) -> str:
 
 def _describe_retrieval(retrieved: event_pb2.ContextRetrieved) -> str:
     described = f"{retrieved.collection}: {count_of(retrieved.chunk_count, 'chunk')}"
-    if retrieved.token_count:  # a plan's retrieve step counts no tokens
+    if retrieved.token_count:  # the retrieve step of a plan counts no tokens
         described += f", {count_of(retrieved.token_count, 'token')}"
     if retrieved.more_query_count:
         described += f", queries by the model: {retrieved.more_query_count}"

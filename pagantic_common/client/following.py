@@ -1,11 +1,11 @@
-"""Reads the events of an execution to their end, over connections that are lost on the way.
+"""Reads the events of an execution to their end, reconnecting after lost connections.
 
-1. A request in the background continues without its connection. FollowExecution streams its events above a sequence,
-   and the text since the last stored event once more.
-2. That text is cut from the deltas of the later connection, so that readers get no text twice. Text that differs from
-   what came before, as of an execution that is not in the background, is not cut.
-3. Before the first event of a request nothing is followed: the caller decides whether to send it again.
-4. The deadline of a call is not a lost connection: the execution is followed again at once.
+1. A background request continues without its connection. FollowExecution streams the events after a sequence number,
+   and repeats the text since the last stored event.
+2. The repeated text is cut from the deltas of the later connection, so that readers do not receive it twice. Text is
+   not cut if it differs from the earlier text, as it does if the execution is not in the background.
+3. Nothing is followed before the first event of a request: the caller decides whether to resend the request.
+4. An expired call deadline is not a lost connection: the execution is followed again at once.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Following:
     """The events of one execution over all connections.
 
     Attributes:
-        sequence: That of the last stored event that was read.
+        sequence: Sequence number of the last stored event read.
 
     Args:
-        begin: Opens the stream of a request that begins here; None where the execution has begun.
-        follow: Opens the stream of events above a sequence.
-        after_sequence: Only events above it are read.
+        begin: Starts the request and opens its stream; None if the execution has already started.
+        follow: Opens the stream of events after a sequence number.
+        after_sequence: Only events after this sequence number are read.
         patience_s: Longest time without an event after a lost connection, seconds.
-        on_lost: Called with the failure when a connection is lost, once until an event comes.
-        until_s: Time on the monotonic clock at which a late call is a failure; None follows again however late it is.
-        stop: Cancels the execution when its reader leaves before the end; None lets it go on.
+        on_lost: Called with the failure when a connection is lost, but at most once until the next event.
+        until_s: Time on the monotonic clock after which an expired call deadline is a failure; None sets no limit.
+        stop: Cancels the execution if its reader leaves before the end; None lets the execution continue.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Following:
         self._stop = stop
         self._patience: Patience | None = None  # None while connected
         self._repeated = _RepeatedText()
-        self._has_events = False  # whether the present connection brought an event
+        self._has_events = False  # whether the current connection has brought an event
         self._has_ended = False
 
     async def events(self) -> Events:
-        """Yield the events; the last is `completed`. Raises the failure of a connection that stays lost."""
+        """Yield the events up to `completed`. Raises PaganticError if the connection stays lost."""
         may_run = True
         try:
             async with aclosing(self._connections()) as events:
                 async for event in events:
                     yield event
         except PaganticError as error:
-            # A request that was refused does not run. A request whose call was lost or late may run.
+            # A refused request does not run. A request whose call was lost or late may run.
             may_run = self._begin is None or isinstance(error, (Unavailable, DeadlineExceeded))
             raise
         finally:
@@ -114,7 +114,7 @@ class Following:
                 await self._wait_after(failure)
 
     async def _connection(self) -> Events:
-        """Yield the new events of one connection, up to `completed`: a connection that breaks then was not lost."""
+        """Yield the new events of one connection. A break after `completed` does not count as a lost connection."""
         opened = self._follow(self.sequence) if self._begin is None else self._begin()
         async with aclosing(opened) as events:
             async for event in events:
@@ -124,7 +124,7 @@ class Following:
                     return
 
     def _is_new(self, event: event_pb2.ExecutionEvent) -> bool:
-        """Note the place of an event, and cut text that was read; returns whether anything is left of the event."""
+        """Note the position of an event, and cut repeated text; return whether anything is left of the event."""
         self._begin = self._patience = None
         self._has_events = True
         if is_streamed(event):
@@ -136,7 +136,7 @@ class Following:
         return True
 
     async def _wait_after(self, failure: PaganticError) -> None:
-        """Wait before the next connection; raises the failure where there is to be none."""
+        """Wait before the next connection, or raise `failure` if no connection is to follow."""
         if isinstance(failure, DeadlineExceeded):
             if self._until_s is not None and time.monotonic() >= self._until_s:
                 raise failure
@@ -151,24 +151,24 @@ class Following:
 
 
 class _RepeatedText:
-    """The text since the last stored event, to recognize it when a later connection repeats it.
+    """The text since the last stored event, kept to recognize its repetition on a later connection.
 
-    Deltas may be cut differently then. The head of a call, its id and name, counts as text.
+    A later connection may split the deltas differently. The id and name that begin a call count as text.
     """
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._text = ""
-        self._at = 0  # up to here the present connection has repeated the text
+        self._at = 0  # the current connection has repeated the text up to here
 
     def begin_again(self) -> None:
-        """Expect the text from its beginning."""
+        """Expect the text from its start."""
         self._text = "".join(self._pieces)
         self._pieces = [self._text]
         self._at = 0
 
     def cut(self, event: event_pb2.ExecutionEvent) -> bool:
-        """Cut the beginning of a delta that repeats text; returns whether anything is left."""
+        """Cut repeated text from the start of a delta; return whether anything is left."""
         kind = event.WhichOneof("event")
         if kind not in _TEXTS:
             return True
@@ -189,7 +189,7 @@ class _RepeatedText:
         return bool(new)
 
     def _known_length(self, text: str) -> int:
-        """Return the length of the beginning of a text that was read; other words end the repetition."""
+        """Return the length of the repeated text at the start of `text`. Different text ends the repetition."""
         expected = self._text[self._at : self._at + len(text)]
         if not expected:
             return 0

@@ -1,4 +1,4 @@
-"""A request's options as keywords: ExecutionHints and the other parts beside the messages."""
+"""A request's options as keywords: ExecutionHints, and the parts of a request other than its messages."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PLAIN = (
 
 
 class Hints(TypedDict, total=False):
-    """ExecutionHints as keywords; a missing hint is the system's default.
+    """ExecutionHints as keywords. A missing hint selects the system's default.
 
-    After `timeout_s` the work ends with its results so far. `reasoning` is "auto", "on" or "off". `options` are passed
-    to the engine unread.
+    At `timeout_s` the work ends with the results so far. `reasoning` is "auto", "on" or "off". `options` are passed to
+    the engine unread.
     """
 
     max_tokens: int
@@ -58,12 +58,12 @@ class Hints(TypedDict, total=False):
 class Options(Hints, total=False):
     """Hints, and the other parts of a request.
 
-    `context` is the name of a collection or a whole policy; `rules` are CEL expressions by name, or whole rules;
-    `semantic_intent` is the aim that a judging model checks; `max_retries` limits the attempts after the first.
-    `citations` is True, or limits: an answer in claims that quote the context, which is required.
-    `variant` is the variant of an experiment for the request, as "experiment=variant", or "none" for no experiment.
-    `tool_rules` are "allow", "ask" or "deny" by a tool's name, a pattern such as "send_*", or "safety:external".
-    `keep_request` keeps the request and its steps with the execution, which can then be replayed.
+    `context` is the name of a collection or a whole policy. `rules` are CEL expressions by name, or whole rules.
+    `semantic_intent` is the aim that a judging model checks. `max_retries` limits the attempts after the first.
+    `citations` is True or a set of limits; it asks for an answer in claims that quote the context, and makes `context`
+    mandatory. `variant` selects the variant of an experiment as "experiment=variant", or "none" for no experiment.
+    `tool_rules` map a tool's name, a pattern such as "send_*", or "safety:external" to "allow", "ask" or "deny".
+    `keep_request` keeps the request and its steps with the execution, so that it can be replayed.
     """
 
     request_id: str
@@ -80,7 +80,7 @@ class Options(Hints, total=False):
 def apply_options(
     request: execution_pb2.SystemRequest, options: Options, tool_choice: Choice = None
 ) -> execution_pb2.SystemRequest:
-    """Set the options of a request, and return it; raises TypeError for an unknown keyword."""
+    """Set the options of a request, and return it. Raises TypeError for an unknown keyword."""
     _check_names(options)
     request.request_id = options.get("request_id") or ""
     request.keep_request = options.get("keep_request") or False
@@ -102,11 +102,13 @@ def apply_options(
 
 
 def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
-    """Set the variant of an experiment in a request; an empty text changes nothing, a malformed text raises ValueError.
+    """Set the variant of an experiment in a request; raises ValueError if the text is malformed.
+
+    An empty text changes nothing.
 
     Args:
         request: The request.
-        text: "experiment=variant", or "none" for no part in experiments.
+        text: "experiment=variant", or "none" to take part in no experiment.
     """
     if not text:
         return
@@ -121,14 +123,14 @@ def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
 
 
 def variant_text(variant: execution_pb2.ExperimentVariant) -> str:
-    """Return a variant as "experiment=variant"; empty for an unset variant."""
+    """Return a variant as "experiment=variant", or an empty string if the variant is unset."""
     if not variant.experiment:
         return ""
     return f"{variant.experiment}={variant.variant}"
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:
-    """Return the value; raises ValueError, listing the known values, for an unknown value."""
+    """Return the value. Raises ValueError, listing the known values, if the value is unknown."""
     names = list(known)
     if value not in names:
         raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(map(repr, names))}")
@@ -136,7 +138,7 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
 
 
 def several(name: str, texts: Sequence[str]) -> Sequence[str]:
-    """Return the texts; raises TypeError for a single text, because its letters would count as texts."""
+    """Return the texts. Raises TypeError if `texts` is a single string, whose characters would count as texts."""
     if isinstance(texts, str):
         raise TypeError(f"{name} is the text {texts!r}: it must be a list of texts")
     return texts

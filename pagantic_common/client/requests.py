@@ -17,7 +17,7 @@ from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefi
 from pagantic_common.domain.text.json_text import dump_json
 
 Messages = str | Sequence[message_pb2.Message]
-# Names of answers; in a mapping, each has its meaning for the model.
+# The possible answers; a mapping adds the meaning of each answer for the model.
 Answers = Sequence[str | bool] | Mapping[str, str]
 
 STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
@@ -25,7 +25,7 @@ STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 ASKED_CHUNKS = 6
 ASKED_CLAIMS = 3
-AUTO = "auto"  # the client chooses the retriever by the collection's embeddings
+AUTO = "auto"  # the client chooses by the collection's embeddings
 RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 
@@ -43,10 +43,10 @@ def chat_request(
 
     Args:
         text_or_messages: The user's text, or messages that end with a user message or a tool result.
-        session_id: Conversation to continue; empty stores no conversation.
-        tools: Names of tools that the model may call; None allows every registered tool, or no tool beside
-            client_tools. An empty list allows no tool.
-        client_tools: Tools that the caller runs: their calls are in the response's tool_calls.
+        session_id: Conversation to continue. If empty, no conversation is stored.
+        tools: Names of tools that the model may call; None allows every registered tool or, with `client_tools`, no
+            registered tool. An empty list allows no tool.
+        client_tools: Tools that the caller runs. Their calls are in the response's `tool_calls`.
         tool_choice: "auto", "required", "none", or the name of the tool that must be called.
         system: System prompt.
         options: See Options.
@@ -86,13 +86,14 @@ def ask_request(
         collection: Name of the collection.
         question: The question.
         retriever: "bm25", "keyword", "vector" or "hybrid"; the last two need a collection with embeddings.
-        max_chunks: Most chunks that the model reads.
+        max_chunks: Largest number of chunks that the model reads.
         filter: CEL expression over `metadata` and `source`; only documents that satisfy it are searched.
-        queries: Number of other wordings of the question that the model writes and the search uses, too; at most 5.
-        hypothetical_document: Also search by an answer that the model makes up; needs "vector" or "hybrid".
-        min_probability: Abstain if the chunks are less likely to have the answer; None skips this check.
-        slope: The slope that `pagantic calibrate` printed; needs min_probability, where 0 means no limit.
-        intercept: The intercept beside it.
+        queries: Number of rewordings of the question to search for in addition, written by the model; at most 5.
+        hypothetical_document: Whether to search for a hypothetical answer by the model, too; needs "vector" or
+            "hybrid".
+        min_probability: Abstain if the probability that the chunks contain the answer is lower; None skips this check.
+        slope: The slope printed by `pagantic calibrate`; needs `min_probability`, where 0 means no limit.
+        intercept: The intercept printed with the slope.
         options: See Options; by default an answer has at most 3 claims. `context` is not allowed.
     """
     if options.get("context"):
@@ -126,10 +127,10 @@ def ask_request(
 
 
 def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
-    """Make a user message of texts and images in their order.
+    """Make a user message of texts and images, in the given order.
 
-    A path names an image file, and bytes are its content: PNG, JPEG, WebP or GIF. Raises ValueError for another file,
-    and OSError for an unreadable file.
+    A path names an image file, and bytes are the content of an image: PNG, JPEG, WebP or GIF. Raises ValueError for any
+    other content, and OSError for an unreadable file.
     """
     message = message_pb2.Message(role=message_pb2.ROLE_USER)
     for part in parts:
@@ -189,15 +190,15 @@ def vote_request(
     system: str = "",
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
-    """Make a REDUNDANT request: a vote of `n` answers, 0 being 3, on JSON that satisfies `schema`.
+    """Make a REDUNDANT request: a vote among `n` answers in JSON that satisfies `schema`.
 
     Args:
         text_or_messages: The user's text, or messages that end with a user message.
         schema: JSON Schema, as a mapping or as text.
-        n: Number of replicas.
+        n: Number of replicas; 0 selects 3.
         strategy: "majority", "strict_majority", "unanimity" or "field_majority".
-        min_agreement: Least fraction of n that the winner needs.
-        early_stop: Stop decoding as soon as the winner is certain; confidence is then a lower bound.
+        min_agreement: Smallest fraction of `n` that the winner needs.
+        early_stop: Whether to stop decoding as soon as the winner is certain. The confidence is then a lower bound.
         system: System prompt.
         options: See Options.
     """
@@ -223,12 +224,12 @@ def plan_request(
     system: str = "",
     **options: Unpack[Options],
 ) -> execution_pb2.SystemRequest:
-    """Make a PLAN request; without steps the planner makes the plan.
+    """Make a PLAN request. If `steps` is None, the planner makes the plan.
 
     Args:
         text_or_messages: The user's text, or messages that end with a user message.
-        steps: Results of `plan_step`; they run in order unless a step has `depends_on`.
-        tools: Names of tools that the plan may use; empty allows every registered tool.
+        steps: Results of `plan_step`. The steps run in order unless a step has `depends_on`.
+        tools: Names of tools that the plan may use; an empty list allows every registered tool.
         system: System prompt of the infer steps.
         options: See Options.
     """
@@ -251,14 +252,15 @@ def plan_step(
     schema: Mapping[str, Any] | bool | str | None = None,
     **parameters: Any,
 ) -> plan_pb2.Step:
-    """Make a plan's step.
+    """Make a step of a plan.
 
     Args:
         name: Unique within the plan.
         kind: "infer", "tool", "validate", "retrieve", "rerank", or a kind that the deployment registered.
-        depends_on: Names of the steps it needs; if no step has any, each step takes the output of the previous step.
-        schema: JSON Schema of its output, for infer and validate steps.
-        parameters: The parameters of its kind, such as `prompt`, `tool`, `arguments`, `collection`.
+        depends_on: Names of the steps that this step needs. If no step has any, each step receives the output of the
+            previous step.
+        schema: JSON Schema of the step's output, for infer and validate steps.
+        parameters: The parameters of the step's kind, such as `prompt`, `tool`, `arguments`, `collection`.
     """
     step = plan_pb2.Step(name=name, kind=kind, depends_on=several("depends_on", depends_on))
     if parameters:
@@ -269,12 +271,15 @@ def plan_step(
 
 
 def predicate(statement: str, *, name: str = "") -> decision_pb2.Question:
-    """Ask whether a statement is true of the input."""
+    """Make a question that asks whether a statement is true of the input."""
     return decision_pb2.Question(name=name, instructions=statement, predicate=decision_pb2.PredicateQuestion())
 
 
 def choice(question: str, options: Answers, *, name: str = "") -> decision_pb2.Question:
-    """Ask for one of 2 to 255 options: texts or truth values, or texts with their meanings."""
+    """Make a question that asks for one of 2 to 255 options.
+
+    The options are texts or truth values, or texts with their meanings.
+    """
     asked = decision_pb2.Question(name=name, instructions=question)
     for value, description in _described("options", options):
         option = asked.choice.options.add(description=description)
@@ -286,7 +291,10 @@ def choice(question: str, options: Answers, *, name: str = "") -> decision_pb2.Q
 
 
 def score(question: str, levels: Sequence[str] | Mapping[str, str], *, name: str = "") -> decision_pb2.Question:
-    """Ask for a level on a scale of 2 to 255, from the lowest, which has value 0; a mapping adds their meanings."""
+    """Make a question that asks for a level on a scale of 2 to 255 levels.
+
+    Levels are in ascending order, and the lowest has value 0. A mapping adds the meaning of each level.
+    """
     asked = decision_pb2.Question(name=name, instructions=question)
     for label, description in _described("levels", levels):
         asked.score.levels.add(label=str(label), description=description)
@@ -307,12 +315,12 @@ def decide_request(
 
     Args:
         text_or_messages: The input, as a text or as messages, which the model sees quoted.
-        questions: Results of `predicate`, `choice` and `score`; a text is a predicate.
-        min_confidence: A decision with less confidence is an abstention.
-        min_label_mass: A decision with less total probability of its labels is an abstention.
-        calibration: Name of a calibration of the deployment; empty for no calibration.
+        questions: Results of `predicate`, `choice` and `score`. A text stands for a predicate.
+        min_confidence: A decision with a lower confidence is an abstention.
+        min_label_mass: A decision is an abstention if the total probability of its labels is lower.
+        calibration: Name of a calibration of the deployment. If empty, no calibration applies.
         system: System prompt.
-        options: See Options; a decision takes request_id, model and timeout_s.
+        options: See Options; a decision accepts only `request_id`, `model` and `timeout_s`.
     """
     if isinstance(questions, str):
         raise TypeError(f"questions is the text {questions!r}: it must be a list of questions")
@@ -337,7 +345,7 @@ def _described(name: str, answers: Answers) -> list[tuple[str | bool, str]]:
 
 
 def timeout_of(request: execution_pb2.SystemRequest) -> float:
-    """Return the timeout in the request's hints, seconds; 0 without a timeout."""
+    """Return the timeout in the request's hints in seconds, or 0 if there is none."""
     return duration_from_proto(request.hints.timeout)
 
 
@@ -348,14 +356,14 @@ def _contract_of(schema: Mapping[str, Any] | bool | str) -> contract_pb2.OutputC
 
 
 def messages_of(text_or_messages: Messages) -> Sequence[message_pb2.Message]:
-    """Return messages; a text is the user's."""
+    """Return a sequence of messages. A text becomes a user message."""
     if isinstance(text_or_messages, str):
         return [message_pb2.Message(role=message_pb2.ROLE_USER, content=text_or_messages)]
     return text_or_messages
 
 
 def prompt_of(system: str) -> execution_pb2.SystemPrompt | None:
-    """Return a system prompt; None for an empty text."""
+    """Return a system prompt, or None if the text is empty."""
     if not system:
         return None
     return execution_pb2.SystemPrompt(text=system)

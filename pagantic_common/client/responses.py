@@ -27,7 +27,7 @@ def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.Sys
 
 
 class Patience:
-    """Waits between the attempts of a request, for at most `patience_s` seconds after the first failed attempt."""
+    """Waits between the attempts of a request, for at most `patience_s` seconds after the first failure."""
 
     def __init__(self, patience_s: float, backoff: Backoff = REPEATS) -> None:
         self._patience_s = patience_s
@@ -36,7 +36,7 @@ class Patience:
         self._end_s: float | None = None
 
     async def wait_after(self, failure: PaganticError) -> None:
-        """Wait until the next attempt; raises `failure` where the patience does not last so long."""
+        """Wait until the next attempt. Raises `failure` if the patience would end before that attempt."""
         now_s = time.monotonic()
         if self._end_s is None:
             self._end_s = now_s + self._patience_s
@@ -48,7 +48,7 @@ class Patience:
 
 
 async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
-    """Return the result of `send`, called again while it raises Unavailable."""
+    """Return the result of `send`, which is called again as long as it raises Unavailable and the patience lasts."""
     while True:
         try:
             return await send()
@@ -58,7 +58,7 @@ async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
 
 
 async def answered_stream(send: Callable[[], AsyncGenerator[T, None]], patience: Patience) -> AsyncGenerator[T, None]:
-    """Yield the items of `send`, called again while it raises Unavailable before its first item."""
+    """Yield the items of `send`, which is called again as long as it raises Unavailable before its first item."""
     begun = await answered(lambda: _begin(send()), patience)
     if begun is None:
         return

@@ -1,4 +1,4 @@
-"""The client for programs without asyncio: runs the asyncio client on an event loop in its own thread."""
+"""The client for programs without asyncio. It runs the asyncio client on an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 ArgumentsP = ParamSpec("ArgumentsP")
-# An event, the failure or the end of a stream, or a call to make in the thread that reads.
+# An event, the failure or the end (None) of a stream, or a call to make in the reading thread.
 _Item = event_pb2.ExecutionEvent | Exception | Callable[[], None] | None
 
 
 def _blocking(
     method: Callable[Concatenate[AsyncClient, ArgumentsP], Coroutine[Any, Any, ResultT]],
 ) -> Callable[Concatenate[Client, ArgumentsP], ResultT]:
-    """Return a method of Client that waits for the result of a method of AsyncClient, with the same arguments."""
+    """Return a method of Client with the same arguments, which waits for the result of the AsyncClient method."""
 
     @functools.wraps(method)
     def call(client: Client, /, *arguments: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
@@ -42,7 +42,7 @@ def _blocking(
 
 
 class Client:
-    """Talks to an orchestrator; threads may share it. Use it as a context manager, or close it.
+    """Talks to an orchestrator, and may be shared by threads. Use it as a context manager, or call `close`.
 
     It has the methods and errors of AsyncClient.
     """
@@ -77,7 +77,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; a second time does nothing."""
+        """Close the connection. A second call does nothing."""
         if self._loop.is_closed():
             return
         self._run(self._client.close())
@@ -177,7 +177,7 @@ class Client:
         system: str = "",
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
-        """Return a value of `output_type` made from the text; see `AsyncClient.structured`."""
+        """Return a value of `output_type` made from the text. See `AsyncClient.structured`."""
         result: ValueT | StructuredResult[ValueT] = self._run(
             self._client.structured(  # type: ignore[call-overload]
                 text_or_messages,
@@ -192,11 +192,14 @@ class Client:
         return result
 
     def stream(self, request: execution_pb2.SystemRequest) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Run a request and yield its events; the last is `completed`. Closing the generator cancels the request."""
+        """Run a request and yield its events up to `completed`. Closing the generator cancels the request."""
         return self._read(lambda: self._client.stream(request))
 
     def follow(self, request_id: str, *, after_sequence: int = 0) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Yield the events of an execution above a sequence; the last is `completed`. Leaving cancels nothing."""
+        """Yield the events of an execution after `after_sequence`, up to `completed`.
+
+        Leaving early does not cancel the execution.
+        """
         return self._read(lambda: self._client.follow(request_id, after_sequence=after_sequence))
 
     def follow_to_end(
@@ -207,9 +210,10 @@ class Client:
         on_lost: OnLost | None = None,
         patience_s: float = FOLLOWING_PATIENCE_S,
     ) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Yield the events of an execution to its `completed`, over lost connections; no text comes twice.
+        """Yield the events of an execution up to `completed`, over lost connections and without repeating text.
 
-        See `AsyncClient.follow_to_end`. `on_lost` is called in the thread that reads, after the events before the loss.
+        See `AsyncClient.follow_to_end`. `on_lost` is called in the reading thread, after the events that preceded the
+        loss.
         """
         calls: queue.SimpleQueue[_Item] = queue.SimpleQueue()
 
@@ -229,7 +233,7 @@ class Client:
         begin: Callable[[], AsyncGenerator[event_pb2.ExecutionEvent, None]],
         items: queue.SimpleQueue[_Item] | None = None,
     ) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Yield the events of a stream that is begun on the event loop; the queue may bring calls to make here."""
+        """Yield the events of a stream that runs on the event loop. Calls from the queue are made in this thread."""
         items = items or queue.SimpleQueue()
 
         async def pump() -> None:
@@ -257,10 +261,10 @@ class Client:
             self._leave(pumping)
 
     def _leave(self, pumping: asyncio.Task[None]) -> None:
-        """Cancel a stream, and wait until it has cancelled its execution where that is its task."""
+        """Cancel a stream, and wait until it has ended, including its cancellation of the execution, if any."""
         if pumping.done() or self._loop.is_closed():
             return
-        if threading.current_thread() is self._thread:  # Garbage is collected anywhere.
+        if threading.current_thread() is self._thread:  # the garbage collector runs in any thread
             pumping.cancel()
             return
         self._run(_ended(pumping))

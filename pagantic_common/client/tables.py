@@ -1,4 +1,4 @@
-"""Tables for people: the events of an execution, stored executions, conversations and usage."""
+"""Tables for people to read: the events of an execution, stored executions, conversations and usage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ WIDE_COLUMNS = 110
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """The text of an event; `offset_ms` counts from the first event, `duration_ms` is None without a duration."""
+    """The texts of an event.
+
+    `offset_ms` counts from the first event, and `duration_ms` is None if the event has no duration.
+    """
 
     sequence: int
     offset_ms: float
@@ -49,7 +52,7 @@ class TimelineRow:
 
     @property
     def narrow_cells(self) -> tuple[str, ...]:
-        """The row's text, in the order of NARROW_COLUMNS; an action without a layer is the orchestrator's."""
+        """The row's text, in the order of NARROW_COLUMNS. An action without a layer belongs to the orchestrator."""
         sequence, offset, layer, action, what, caused_by, took, error = self.cells
         if layer not in ("", "orchestrator") and not action.startswith(layer):
             action = f"{layer}: {action}"
@@ -88,9 +91,10 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
 
 
 def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Table:
-    """Return rows of a timeline as a table for `width` columns.
+    """Return the rows of a timeline as a table for `width` columns.
 
-    Without errors, their column is left out. A narrow table joins layer and action, and what and cause.
+    If no event has an error, the error column is left out. A narrow table joins layer and action, and joins what and
+    cause.
     """
     columns = COLUMNS
     cells = [row.cells for row in rows]
@@ -109,7 +113,7 @@ def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Tab
 
 
 def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
-    """Return a table with a row for each session, model and subject; the cost is `-` without a price."""
+    """Return a table with a row for each session, model and subject. The cost is `-` if there is no price."""
     has_subjects = any(total.subject for total in totals)
     names = ["session", "model", *(["subject"] if has_subjects else [])]
     numbers = ("requests", "prompt", "cached", "output", "USD")
@@ -147,7 +151,7 @@ def sessions_table(sessions: Iterable[session_pb2.Session], *, now_s: float) -> 
 
 
 def describe_age(seconds: float) -> str:
-    """Return a length of time in its largest unit, as in `5 min`."""
+    """Return a length of time in its largest whole unit, as in `5 min`."""
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length_s:
             return f"{seconds / length_s:.0f} {unit}"
@@ -155,7 +159,7 @@ def describe_age(seconds: float) -> str:
 
 
 def list_table(columns: Sequence[str], *, right: Container[str] = ()) -> Table:
-    """Return an empty table with these columns, those in `right` aligned to the right."""
+    """Return an empty table with these columns. The columns in `right` are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify=_justify(name, right), overflow="fold")
@@ -169,7 +173,7 @@ def _justify(column: str, right: Container[str]) -> Literal["left", "right"]:
 
 
 def cell(text: str) -> Text:
-    """Return a text without its terminal control sequences and without interpreting markup."""
+    """Return a text without its terminal control sequences, as a cell that does not interpret markup."""
     return Text(plain_text(text))
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 ValueT = TypeVar("ValueT")
 
-_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")  # keywords that hold schemas by name
+_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")  # keywords whose value maps names to schemas
 _LISTS = ("anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties")  # without keywords under which a closed object means something else
+_SINGLE = ("items", "additionalProperties")  # only keywords under which closing an object is safe
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredResult(Generic[ValueT]):
-    """An answer as a value, its response, and the number of answers that the type's validators refused before."""
+    """An answer as a value, its response, and the number of earlier answers that the type's validators refused."""
 
     value: ValueT
     response: execution_pb2.SystemResponse
@@ -39,7 +39,7 @@ class StructuredResult(Generic[ValueT]):
 
     @property
     def request_id(self) -> str:
-        """The request's id, given or made."""
+        """The id of the request, given or generated."""
         return self.response.request_id
 
     @property
@@ -70,17 +70,17 @@ class OutputType(Generic[ValueT]):
         self._adapter: TypeAdapter[ValueT] = output_type
 
     def schema(self) -> dict[str, Any]:
-        """Return its JSON Schema, with objects closed to further keys unless the type allows extras."""
+        """Return the JSON Schema of the type. Objects allow no further keys unless the type allows extras."""
         schema: dict[str, Any] = _close_objects(self._adapter.json_schema())
         return schema
 
     def value_of(self, response: execution_pb2.SystemResponse) -> ValueT:
-        """Return the answer as a value; raises ValidationError where a validator of the type refuses it."""
+        """Return the answer as a value. Raises ValidationError if a validator of the type refuses it."""
         return self._adapter.validate_json(response.structured_output_json)
 
 
 def refusals_of(error: ValidationError) -> list[str]:
-    """Return the objections of the validators, each with the path of its value, without the values."""
+    """Return the objections of the validators, each with the path of the value and without the value."""
     return [_describe_refusal(problem) for problem in error.errors(include_input=False, include_url=False)]
 
 
@@ -92,7 +92,7 @@ def _describe_refusal(problem: ErrorDetails) -> str:
 
 
 def refused(name: str, violations: Sequence[str]) -> PaganticError:
-    """Return the error for an answer that satisfies the schema of a type, but not its validators."""
+    """Return the error for an answer that satisfies the schema of a type but not its validators."""
     message = f"the answer satisfies the schema of {name!r} but not its validators: {'; '.join(violations)}"
     return error_of(failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, message, details={"violations": list(violations)}))
 
@@ -100,7 +100,7 @@ def refused(name: str, violations: Sequence[str]) -> PaganticError:
 def with_refusal(
     messages: Sequence[message_pb2.Message], answer: str, violations: Sequence[str]
 ) -> list[message_pb2.Message]:
-    """Return the conversation that asks again for an answer that validators refused."""
+    """Return a conversation that asks for a corrected answer after the validators refused an answer."""
     lines = ["Your answer is not right:", *(f"- {violation}" for violation in violations[:20])]
     lines.append("Answer again, and give only the corrected answer.")
     return [
@@ -111,9 +111,9 @@ def with_refusal(
 
 
 def _close_objects(schema: Any) -> Any:
-    """Close every object that declares properties but not whether it allows others.
+    """Close every object schema that declares properties but does not say whether others are allowed.
 
-    Parts of an `allOf` stay open, because each would refuse the others' keys.
+    Parts of an `allOf` stay open, because each part would otherwise refuse the keys of the other parts.
     """
     if not isinstance(schema, dict):
         return schema

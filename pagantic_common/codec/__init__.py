@@ -1,1 +1,1 @@
-"""Between the protos that several services share and the domain: total and without policy."""
+"""Conversion between the protos that several services share and the domain. It is total and applies no policy."""

@@ -1,4 +1,4 @@
-"""Bounds of citations <-> the domain."""
+"""Limits on citations <-> the domain."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pagantic_common.domain.text.citations import CitationPolicy
 
 
 def citations_to_proto(policy: CitationPolicy) -> contract_pb2.Citations:
-    """Encode the bounds of citations."""
+    """Encode the limits on citations."""
     return contract_pb2.Citations(
         max_claims=policy.max_claims, max_quote_words=policy.max_quote_words, may_abstain=policy.may_abstain
     )
 
 
 def citations_from_proto(citations: contract_pb2.Citations) -> CitationPolicy:
-    """Decode the bounds of citations; 0 and unset are the defaults."""
+    """Decode the limits on citations. A limit of 0 and an unset field select the default."""
     default = CitationPolicy()
     return CitationPolicy(
         max_claims=citations.max_claims or default.max_claims,

@@ -15,12 +15,12 @@ _CATEGORIES = EnumCodec(error_pb2.ErrorCategory, ErrorCategory, "ERROR_CATEGORY_
 
 
 def error_code_to_proto(code: ErrorCode | None) -> error_pb2.ErrorCode.ValueType:
-    """Encode a code; None becomes UNSPECIFIED."""
+    """Encode a code. None becomes UNSPECIFIED."""
     return _CODES.to_proto(code)
 
 
 def error_code_from_proto(value: int) -> ErrorCode | None:
-    """Decode a code; UNSPECIFIED and codes of a newer version become None."""
+    """Decode a code. UNSPECIFIED and codes of a newer version become None."""
     return _CODES.from_proto(value)
 
 
@@ -37,14 +37,14 @@ def failure_to_proto(failure: Failure) -> error_pb2.SystemError:
 
 
 def optional_failure_to_proto(failure: Failure | None) -> error_pb2.SystemError | None:
-    """Encode a failure; None leaves the field unset."""
+    """Encode a failure. None leaves the field unset."""
     if failure is None:
         return None
     return failure_to_proto(failure)
 
 
 def failure_from_proto(error: error_pb2.SystemError) -> Failure:
-    """Decode a failure and its causes; details other than a JSON object are dropped."""
+    """Decode a failure and its causes. Details are dropped unless they are a JSON object."""
     return Failure(
         code=error_code_from_proto(error.code),
         message=error.message,
@@ -57,7 +57,7 @@ def failure_from_proto(error: error_pb2.SystemError) -> Failure:
 def _dump_details(details: Mapping[str, Any]) -> str:
     if not details:
         return ""
-    # A caller's JSON may hold half of a surrogate pair, which cannot be sent.
+    # A caller's JSON may hold a lone surrogate, which cannot be sent.
     return dump_json(dict(details)).encode(errors="replace").decode()
 
 

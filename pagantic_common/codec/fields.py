@@ -1,4 +1,4 @@
-"""Fields of messages: optional fields <-> None, enums <-> protobuf enums with the same names behind a prefix."""
+"""Fields of messages: optional fields <-> None, and protobuf enums <-> Python enums with the same unprefixed names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ProtoEnum(Protocol[NumberT]):
     """A generated enum."""
 
     def items(self) -> list[tuple[str, NumberT]]:
-        """Return names and numbers."""
+        """Return the names with their numbers."""
 
 
 class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
@@ -27,9 +27,9 @@ class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
 
     Args:
         proto_enum: The generated enum.
-        members: The Python enum; each member's name with the prefix is a name of the generated enum.
+        members: The Python enum. The prefix and a member's name together form a name in the generated enum.
         prefix: The prefix of the generated names, as in `ROLE_`.
-        unknown: The value for UNSPECIFIED and for numbers of a newer version.
+        unknown: The result of decoding UNSPECIFIED or a number of a newer version.
     """
 
     def __init__(
@@ -42,38 +42,38 @@ class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
         self._unknown = unknown
 
     def to_proto(self, member: MemberT | None) -> NumberT:
-        """Encode a member; None becomes UNSPECIFIED."""
+        """Encode a member. None becomes UNSPECIFIED."""
         if member is None:
             return self._unspecified
         return self._number_of[member]
 
     def from_proto(self, number: int) -> MemberT | UnknownT:
-        """Decode a number."""
+        """Decode a number, or return `unknown` for a number without a member."""
         return self._member_of.get(number, self._unknown)
 
 
 def name_of(proto_enum: ProtoEnum[NumberT], number: int, prefix: str) -> str:
-    """Return the name of a number without its prefix; the number itself when this version does not know it."""
+    """Return the name of a number without its prefix, or the number itself if this version does not know it."""
     names: dict[int, str] = {known: name for name, known in proto_enum.items()}
     return names.get(number, str(number)).removeprefix(prefix)
 
 
 def optional(message: Message, field: str) -> Any:
-    """Return the value of an optional field; None for an unset field."""
+    """Return the value of an optional field, or None if the field is unset."""
     if message.HasField(field):
         return getattr(message, field)
     return None
 
 
 def decode_optional(message: Message, field: str, decode: Callable[[Any], ValueT]) -> ValueT | None:
-    """Decode the message in a field; None for an unset field."""
+    """Decode the message in a field, or return None if the field is unset."""
     if message.HasField(field):
         return decode(getattr(message, field))
     return None
 
 
 def encode_optional(value: ValueT | None, encode: Callable[[ValueT], PartT]) -> PartT | None:
-    """Encode a value; None stays None, which leaves the field unset."""
+    """Encode a value. None stays None, which leaves the field unset."""
     if value is None:
         return None
     return encode(value)

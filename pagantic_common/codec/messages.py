@@ -38,14 +38,14 @@ def duration_to_proto(seconds: float) -> Duration:
 
 
 def optional_duration_to_proto(seconds: float | None) -> Duration | None:
-    """Encode seconds; None leaves the field unset."""
+    """Encode seconds. None leaves the field unset."""
     if seconds is None:
         return None
     return duration_to_proto(seconds)
 
 
 def duration_from_proto(duration: Duration, field: str = "a duration") -> float:
-    """Decode to seconds; raises InvalidRequest, naming the field, for a negative duration and more than a year."""
+    """Decode to seconds. Raises InvalidRequest, naming the field, for a negative duration or more than a year."""
     seconds = duration.seconds + duration.nanos / 1e9
     if not 0 <= seconds <= MAX_DURATION_S or not 0 <= duration.nanos < NANOS_PER_S:
         raise InvalidRequest(f"{field} is {seconds:g} s: it must be from 0 to {MAX_DURATION_S} s, which is a year")
@@ -89,7 +89,10 @@ def _part_to_proto(part: str | Image) -> message_pb2.ContentPart:
 
 
 def message_from_proto(message: message_pb2.Message) -> Message:
-    """Decode a message; raises InvalidRequest for an unset or unknown role, and for parts that are not its content."""
+    """Decode a message.
+
+    Raises InvalidRequest for an unset or unknown role, and for parts that differ from the content.
+    """
     role = _ROLES.from_proto(message.role)
     if role is None:
         raise _unknown_role(message.role)
@@ -139,7 +142,7 @@ def tool_definition_to_proto(tool: ToolDefinition) -> message_pb2.ToolDefinition
 
 
 def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefinition:
-    """Decode a tool definition; raises InvalidRequest for a timeout out of range."""
+    """Decode a tool definition. Raises InvalidRequest if the timeout is out of range."""
     timeout_s = None
     if tool.HasField("timeout"):
         timeout_s = duration_from_proto(tool.timeout, f"the timeout of tool {tool.name[:80]!r}")
@@ -155,12 +158,12 @@ def tool_definition_from_proto(tool: message_pb2.ToolDefinition) -> ToolDefiniti
 
 
 def tool_progress_to_proto(progress: ToolProgress) -> message_pb2.ToolProgress:
-    """Encode a report of progress."""
+    """Encode a progress report."""
     return message_pb2.ToolProgress(progress=progress.progress, total=progress.total, message=progress.message)
 
 
 def tool_progress_from_proto(progress: message_pb2.ToolProgress) -> ToolProgress:
-    """Decode a report of progress."""
+    """Decode a progress report."""
     return ToolProgress(progress.progress, optional(progress, "total"), progress.message)
 
 
@@ -179,7 +182,7 @@ def tool_choice_to_proto(choice: ToolChoice) -> message_pb2.ToolChoice:
 
 
 def tool_choice_from_proto(choice: message_pb2.ToolChoice) -> ToolChoice:
-    """Decode a tool choice; an unset mode is AUTO. Raises InvalidRequest for an unknown mode."""
+    """Decode a tool choice. An unset mode becomes AUTO. Raises InvalidRequest for an unknown mode."""
     mode = _CHOICE_MODES.from_proto(choice.mode)
     if choice.mode and mode is None:
         raise InvalidRequest(f"there is no tool choice mode {choice.mode}")
@@ -211,7 +214,7 @@ def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:
 
 
 def optional_usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage | None:
-    """Encode usage for a field that stays unset when nothing was used."""
+    """Encode usage for a field that stays unset if nothing was used."""
     if usage == TokenUsage():
         return None
     return usage_to_proto(usage)

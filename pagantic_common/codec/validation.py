@@ -19,7 +19,7 @@ def stage_to_proto(stage: Stage) -> contract_pb2.Stage.ValueType:
 
 
 def stage_from_proto(number: int) -> Stage:
-    """Decode a stage; raises ValueError for one of a newer version."""
+    """Decode a stage. Raises ValueError if the stage is unset or from a newer version."""
     stage = _STAGES.from_proto(number)
     if stage is None:
         raise ValueError(f"there is no stage {number}")
@@ -32,7 +32,7 @@ def guarantee_to_proto(guarantee: Guarantee) -> contract_pb2.Guarantee.ValueType
 
 
 def guarantee_from_proto(number: int) -> Guarantee:
-    """Decode a guarantee; one of a newer version is UNSPECIFIED."""
+    """Decode a guarantee. A guarantee of a newer version becomes UNSPECIFIED."""
     return _GUARANTEES.from_proto(number)
 
 
@@ -60,7 +60,7 @@ def stage_report_to_proto(report: StageReport) -> contract_pb2.StageReport:
 
 
 def stage_report_from_proto(report: contract_pb2.StageReport) -> StageReport:
-    """Decode a stage report; raises ValueError for a stage or outcome of a newer version."""
+    """Decode a stage report. Raises ValueError if the stage or outcome is unset or from a newer version."""
     outcome = _OUTCOMES.from_proto(report.outcome)
     if outcome is None:
         raise ValueError(f"there is no stage outcome {report.outcome}")

@@ -1,1 +1,1 @@
-"""Core types. Standard library only: no I/O, no clock, no randomness."""
+"""Core types. The package uses only the standard library, and has no I/O, no clock and no randomness."""

@@ -1,4 +1,4 @@
-"""Time as an argument."""
+"""Time as a dependency that callers can replace."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Clock(Protocol):
     """A source of time."""
 
     def now(self) -> datetime:
-        """Wall time, UTC, for timestamps."""
+        """Return the wall time in UTC, for timestamps."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never decrease, for durations and deadlines."""
+        """Return a time in seconds that never decreases, for durations and deadlines."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for the given number of seconds."""

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A monotonic time in seconds; infinity means no deadline."""
+    """A monotonic time in seconds. Infinity means that there is no deadline."""
 
     at_s: float = math.inf
 
     @classmethod
     def after(cls, now_s: float, timeout_s: float | None) -> Deadline:
-        """Return the deadline `timeout_s` seconds after `now_s`; None means no deadline."""
+        """Return the deadline `timeout_s` seconds after `now_s`. A timeout of None sets no deadline."""
         if timeout_s is None:
             return cls()
         return cls(now_s + timeout_s)
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Seconds left, at least 0; None without a deadline."""
+        """Return the seconds left, at least 0, or None if there is no deadline."""
         if math.isinf(self.at_s):
             return None
         return max(0.0, self.at_s - now_s)

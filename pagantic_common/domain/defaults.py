@@ -1,4 +1,4 @@
-"""Defaults that all programs of the system share: ports, addresses, folders, sizes and times."""
+"""Defaults that all programs of the system share: ports, addresses, folders, sizes and durations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PORTS: Final = {
 HTTP_PORT: Final = 8080
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
-# A model that judges an output may write this many tokens. Budgets reserve the same number.
+# The largest number of tokens that a model may write to judge an output. Budgets reserve the same number.
 MAX_VERDICT_TOKENS: Final = 704
-EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the alias that the inference service gives its default embedding model
+EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the inference service's alias for its default embedding model
 PRIVATE_UMASK: Final = 0o077  # only the user may read files with callers' content
 
 
@@ -33,7 +33,7 @@ def local_address(area: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a listening address can only be reached from this machine."""
+    """Return whether a listening address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
 
 
 def expand_home(given: str) -> Path:
-    """Return a path with its `~` expanded; raises ValueError if the named user does not exist."""
+    """Return a path with its `~` expanded. Raises ValueError if the named user does not exist."""
     try:
         return Path(given).expanduser()
     except RuntimeError:
@@ -49,7 +49,7 @@ def expand_home(given: str) -> Path:
 
 
 def path_of(variable: str, given: str) -> Path:
-    """Return the absolute path that a variable gives; raises InvalidRequest."""
+    """Return the absolute path in an environment variable. Raises InvalidRequest if it names an unknown user."""
     try:
         return expand_home(given).absolute()
     except ValueError as error:
@@ -57,9 +57,9 @@ def path_of(variable: str, given: str) -> Path:
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute.
+    """Return the absolute path of the state folder: PAGANTIC_STATE, or `pagantic` in the user's state home.
 
-    Raises InvalidRequest.
+    Raises InvalidRequest if PAGANTIC_STATE names an unknown user.
     """
     if given := environment.get("PAGANTIC_STATE"):
         return path_of("PAGANTIC_STATE", given)
@@ -68,17 +68,17 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of pagantic in the user's cache."""
+    """Return the path of pagantic's folder in the user's cache."""
     return Path(environment.get("XDG_CACHE_HOME") or home_folder() / ".cache") / "pagantic"
 
 
 def config_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of pagantic in the user's configuration."""
+    """Return the path of pagantic's folder in the user's configuration."""
     return Path(environment.get("XDG_CONFIG_HOME") or home_folder() / ".config") / "pagantic"
 
 
 def home_folder() -> Path:
-    """Return the user's home; the current folder for a user without a home, as in some containers."""
+    """Return the user's home, or the current folder if the user has no home, as in some containers."""
     try:
         return Path.home()
     except RuntimeError:

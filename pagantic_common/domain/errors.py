@@ -1,4 +1,4 @@
-"""The failure taxonomy and the exceptions that carry it. Knows nothing of transports."""
+"""The failure taxonomy and the exceptions that carry it, independent of any transport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_CAUSES = 5
 
 
 class ErrorCategory(StrEnum):
-    """The parts of the system that failures belong to."""
+    """The parts of the system to which failures belong."""
 
     INFERENCE_FAILURE = "INFERENCE_FAILURE"
     TOOL_FAILURE = "TOOL_FAILURE"
@@ -24,7 +24,7 @@ class ErrorCategory(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """The reasons of failures; the names are stable."""
+    """The reasons of failures. The names are stable."""
 
     INFERENCE_ENGINE_ERROR = "INFERENCE_ENGINE_ERROR"
     INFERENCE_MODEL_UNAVAILABLE = "INFERENCE_MODEL_UNAVAILABLE"
@@ -77,12 +77,15 @@ class ErrorCode(StrEnum):
 
     @property
     def category(self) -> ErrorCategory:
-        """The category that the code belongs to."""
+        """The category to which the code belongs."""
         return _CATEGORY_OF_PREFIX[self.value.split("_", 1)[0]]
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may succeed later; a tool's failure only when the tool is idempotent, too."""
+        """Whether the same request may succeed later.
+
+        A tool's failure is retryable only if the tool is also idempotent.
+        """
         return self not in _NEVER_RETRYABLE
 
 
@@ -136,7 +139,7 @@ _NEVER_RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure as a value. The contract calls it SystemError, which is a built-in exception in Python.
+    """A failure as a value. The contract's name for it, SystemError, is a built-in exception in Python.
 
     `code` is None only for failures outside the taxonomy, such as an unknown session.
     """
@@ -149,13 +152,13 @@ class Failure:
 
     @property
     def category(self) -> ErrorCategory | None:
-        """The category that the code belongs to."""
+        """The category to which the code belongs."""
         if self.code is None:
             return None
         return self.code.category
 
     def because_of(self, cause: Failure) -> Failure:
-        """Return this failure with `cause` and its causes as the chain, nearest first, at most five."""
+        """Return this failure with `cause` and its causes as the chain, the nearest first and at most five in all."""
         chain = (replace(cause, caused_by=()), *cause.caused_by)
         return replace(self, caused_by=chain[:MAX_CAUSES])
 
@@ -167,7 +170,7 @@ def failure_of(
     details: Mapping[str, Any] | None = None,
     tool_is_idempotent: bool = False,
 ) -> Failure:
-    """Make a failure with the taxonomy's retryable flag."""
+    """Make a failure with the retryable flag from the taxonomy."""
     retryable = code.is_retryable
     if code.category is ErrorCategory.TOOL_FAILURE:
         retryable = retryable and tool_is_idempotent
@@ -175,13 +178,15 @@ def failure_of(
 
 
 class PaganticError(Exception):
-    """Base of all errors that cross a service's edge. The class determines the caller's next step, the code the reason.
+    """Base of all errors that cross a service boundary.
+
+    The class determines the caller's next step; the code is the reason.
 
     Args:
-        message: Lower case, identifiers by `!r`, limits with units, no prompts, no secrets.
-        code: The taxonomy's code; None takes the class's default.
-        failure: A whole failure, instead of the other arguments.
-        details: Details, JSON-able.
+        message: A text in lower case, with identifiers in `!r`, limits with units, and neither prompts nor secrets.
+        code: The taxonomy's code; None selects the default of the class.
+        failure: A whole failure, given instead of the other arguments.
+        details: Details that can be written as JSON.
         retry_after_s: Time until a retry makes sense, seconds.
     """
 
@@ -208,18 +213,18 @@ class PaganticError(Exception):
 
     @property
     def code(self) -> ErrorCode | None:
-        """The taxonomy's code."""
+        """The code from the taxonomy, or None if the failure is outside it."""
         return self.failure.code
 
 
 class InvalidRequest(PaganticError):
-    """The request is wrong; change it."""
+    """The request is invalid. The caller must change it."""
 
     default_code = ErrorCode.CONFIG_INVALID
 
 
 class MessageTooLarge(InvalidRequest):
-    """The transport refused a message for its size."""
+    """The transport refused a message because of its size."""
 
 
 class NotFound(PaganticError):
@@ -227,19 +232,19 @@ class NotFound(PaganticError):
 
 
 class PreconditionFailed(PaganticError):
-    """The request needs another state of the system; change that first."""
+    """The request requires another state of the system. The caller must change that state first."""
 
 
 class Conflict(PaganticError):
-    """The request would create something that exists already and differs."""
+    """The request would create something that already exists and differs."""
 
 
 class Aborted(PaganticError):
-    """Other work stands in the way; send the request again when that has ended."""
+    """Other work is in the way. The caller may resend the request when that work has ended."""
 
 
 class Unauthenticated(PaganticError):
-    """The caller is unknown; send other credentials."""
+    """The caller is unknown, and must send other credentials."""
 
     default_code = ErrorCode.AUTH_INVALID
 
@@ -249,15 +254,15 @@ class PermissionDenied(PaganticError):
 
 
 class Overloaded(PaganticError):
-    """The service is overloaded; try again after `retry_after_s`."""
+    """The service is overloaded. The caller may retry after `retry_after_s`."""
 
 
 class Unavailable(PaganticError):
-    """A service or model cannot be reached; try again or elsewhere."""
+    """A service or model cannot be reached. The caller may retry, or try elsewhere."""
 
 
 class Unreachable(Unavailable):
-    """Nothing answered: the status comes from the transport, not from a service."""
+    """No service answered: the status comes from the transport."""
 
 
 class DeadlineExceeded(PaganticError):
@@ -277,4 +282,4 @@ class Unsupported(PaganticError):
 
 
 class Internal(PaganticError):
-    """The service failed; the fault is not the caller's."""
+    """The service failed, and the caller is not the cause."""

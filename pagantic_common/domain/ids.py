@@ -1,4 +1,4 @@
-"""The form of ids. They travel as metadata, so their alphabet is small."""
+"""The form of ids. Their alphabet is small because they travel as metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 
 
 def is_id(value: str) -> bool:
-    """Return whether `value` may be a request, session or tool call id."""
+    """Return whether `value` is a valid request, session or tool call id."""
     return _ID.fullmatch(value) is not None
 
 
@@ -22,19 +22,19 @@ def is_trace_id(value: str) -> bool:
 
 
 def require_id(field: str, value: str) -> str:
-    """Return `value`, or raise InvalidRequest naming `field`."""
+    """Return `value`. Raises InvalidRequest, naming `field`, if it is not a valid id."""
     if not is_id(value):
         raise InvalidRequest(f"{field} {value[:140]!r} does not match [A-Za-z0-9._:-]{{1,128}}")
     return value
 
 
 def check_tool_name(name: str) -> None:
-    """Raise InvalidRequest for a name that a tool cannot have: models and their templates write it without quotes."""
+    """Raise InvalidRequest if a tool cannot have this name. Models and their templates write tool names unquoted."""
     if _TOOL_NAME.fullmatch(name) is None:
         raise InvalidRequest(f"tool name {name[:80]!r} does not match [A-Za-z0-9_-]{{1,64}}")
 
 
 def require_printable(field: str, text: str, max_chars: int) -> None:
-    """Raise InvalidRequest, naming the field, for a text that is longer or has characters that cannot be printed."""
+    """Raise InvalidRequest, naming the field, if a text is too long or has unprintable characters."""
     if len(text) > max_chars or not text.isprintable():
         raise InvalidRequest(f"{field} must be at most {max_chars} printable characters")

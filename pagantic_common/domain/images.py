@@ -1,4 +1,4 @@
-"""Images in messages: their limits, and their places among the texts. This module does not decode images."""
+"""Images in messages: their limits, and their positions in the text. This module does not decode images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import InvalidRequest
 MAX_IMAGES = 32
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
 MAX_PIXELS = 32_000_000
-# Only the model's own encoder can count the tokens of an image. Others take this estimate, and limits take the most.
+# Only a model's encoder can count the tokens of an image. Other code uses this estimate, and limits use the maximum.
 ESTIMATED_TOKENS = 1024
 MOST_TOKENS = 4096
 _BEGINNINGS = {
@@ -32,8 +32,8 @@ class Image:
 
     Attributes:
         media_type: One of image/png, image/jpeg, image/webp and image/gif.
-        data: The file in base64: the journal keeps requests as JSON.
-        offset: The number of characters of the message's content before it.
+        data: The file in base64, because the journal keeps requests as JSON.
+        offset: The number of characters of the message's content that precede the image.
     """
 
     media_type: str
@@ -42,7 +42,7 @@ class Image:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the file."""
+        """The size of the file in bytes."""
         return len(self.data) // 4 * 3 - self.data[-2:].count("=")
 
     @property
@@ -52,22 +52,22 @@ class Image:
 
 
 def image_of(media_type: str, data: bytes, offset: int = 0) -> Image:
-    """Return the image of a file."""
+    """Return an image with the content of a file."""
     return Image(media_type, base64.b64encode(data).decode(), offset)
 
 
 def file_of(image: Image) -> bytes:
-    """Return the bytes of an image's file."""
+    """Return the bytes of an image file."""
     return base64.b64decode(image.data)
 
 
 def media_type_of(data: bytes) -> str:
-    """Return the media type of a file by its beginning; empty if it is no image that can be sent."""
+    """Return the media type that a file's first bytes show, or an empty string if no such image can be sent."""
     return next((name for name, beginning in _BEGINNINGS.items() if beginning.match(data)), "")
 
 
 def read_data_url(url: str, place: str) -> tuple[str, bytes]:
-    """Return the media type and the bytes of a data URL; raises InvalidRequest, also for the address of a file."""
+    """Return the media type and the bytes of a data URL. Raises InvalidRequest for any other URL."""
     head = _DATA_URL.match(url)
     if head is None:
         raise InvalidRequest(
@@ -83,7 +83,7 @@ def read_data_url(url: str, place: str) -> tuple[str, bytes]:
 
 
 def check_image(image: Image, place: str) -> None:
-    """Raise InvalidRequest unless an image has a size and a type that can be sent, and begins like its type."""
+    """Raise InvalidRequest if an image is too large, has an unsupported type, or does not match its type."""
     beginning = _BEGINNINGS.get(image.media_type)
     if beginning is None:
         known = ", ".join(_BEGINNINGS)
@@ -95,7 +95,7 @@ def check_image(image: Image, place: str) -> None:
 
 
 def check_count(count: int) -> None:
-    """Raise InvalidRequest for more images than a request may have."""
+    """Raise InvalidRequest if there are more images than a request may have."""
     if count > MAX_IMAGES:
         raise InvalidRequest(
             f"the messages have {count} images, at most {MAX_IMAGES} are taken: leave older ones out, or begin a new "
@@ -104,7 +104,7 @@ def check_count(count: int) -> None:
 
 
 def split_content(content: str, images: Sequence[Image]) -> Iterator[str | Image]:
-    """Yield the texts and images of a message in their order; no text is empty."""
+    """Yield the non-empty texts and the images of a message, in order."""
     start = 0
     for image in images:
         if text := content[start : image.offset]:
@@ -116,7 +116,7 @@ def split_content(content: str, images: Sequence[Image]) -> Iterator[str | Image
 
 
 def join_parts(parts: Sequence[str | Image]) -> tuple[str, tuple[Image, ...]]:
-    """Return the content of texts and images in their order, and the images with their places in it."""
+    """Return the content made of the texts, in order, and the images with their positions in the content."""
     content = ""
     images: list[Image] = []
     for part in parts:
@@ -128,14 +128,14 @@ def join_parts(parts: Sequence[str | Image]) -> tuple[str, tuple[Image, ...]]:
 
 
 def shifted(images: Sequence[Image], chars: int) -> tuple[Image, ...]:
-    """Return the images of a text after `chars` characters were put before it."""
+    """Return the images of a text, moved for a text with `chars` more characters at its start."""
     return tuple(replace(image, offset=image.offset + chars) for image in images)
 
 
 def moved(images: Sequence[Image], before: str, after: str) -> tuple[Image, ...]:
-    """Return the images of a text for another text in its place.
+    """Return the images of a text, moved to fit a text that replaces it.
 
-    An image before the first change keeps its place, and an image after it keeps its distance from the end.
+    An image before the first change keeps its position, and a later image keeps its distance from the end.
     """
     shared = min(len(before), len(after))
     same = next((index for index in range(shared) if before[index] != after[index]), shared)

@@ -1,4 +1,4 @@
-"""Messages, tool calls and tools, and the fields that a message of each role may carry."""
+"""Messages, tool calls and tools, and the fields allowed in a message of each role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.images import Image, check_count, check_image
 
-IMAGES = "images"  # the capability of a model that takes images
+IMAGES = "images"  # the capability of a model that accepts images
 
 
 class Role(StrEnum):
@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call of the model; `arguments_json` is a JSON object as text."""
+    """A tool call by the model. `arguments_json` is the text of a JSON object."""
 
     id: str
     name: str
@@ -33,7 +33,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a conversation; `cut` if a cancel or a timeout cut its text. `images` have places in the content."""
+    """A message of a conversation.
+
+    `cut` is set if a cancellation or a timeout cut the text short. `images` have positions in the content.
+    """
 
     role: Role
     content: str = ""
@@ -56,7 +59,7 @@ class ToolSafety(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool's name, purpose and parameters; a `timeout_s` of None means the tool service's default."""
+    """A tool's name, purpose and parameters. A `timeout_s` of None selects the tool service's default."""
 
     name: str
     description: str
@@ -79,7 +82,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """The progress of a running call, in the tool's own unit; `total` is None if unknown."""
+    """The progress of a running call, in a unit that the tool chooses. `total` is None if unknown."""
 
     progress: float
     total: float | None = None
@@ -91,7 +94,7 @@ class ToolFailed(Exception):
 
     Args:
         message: The reason and the next step, in lower case, without secrets.
-        is_final: Whether the same call would fail again; a final failure is not retried.
+        is_final: Whether the same call would fail again. A final failure is not retried.
     """
 
     def __init__(self, message: str, *, is_final: bool = True) -> None:
@@ -109,7 +112,7 @@ class ToolChoiceMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """A mode, or the name of the tool that must be called."""
+    """A choice of tools: a mode, or the name of the tool that must be called."""
 
     mode: ToolChoiceMode = ToolChoiceMode.AUTO
     tool_name: str = ""
@@ -122,7 +125,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A served model."""
+    """A model that is served."""
 
     name: str
     context_window: int
@@ -139,7 +142,7 @@ _OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "i
 
 
 def check_message(message: Message, position: int) -> None:
-    """Raise InvalidRequest if the message has a field that its role forbids, or lacks a field that its role needs."""
+    """Raise InvalidRequest if the message has a field that its role forbids or lacks a required field."""
     where = f"messages[{position}] ({message.role})"
     _check_fields(message, where)
     for index, image in enumerate(message.images):
@@ -166,7 +169,7 @@ def _check_fields(message: Message, where: str) -> None:
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Raise InvalidRequest unless there is a message, and each is well formed."""
+    """Raise InvalidRequest if there are no messages, or if a message is malformed."""
     if not messages:
         raise InvalidRequest("messages is empty: send at least one message, the last from the user")
     for position, message in enumerate(messages):
@@ -175,12 +178,12 @@ def check_messages(messages: Sequence[Message]) -> None:
 
 
 def count_images(messages: Sequence[Message]) -> int:
-    """Return how many images messages have."""
+    """Return the number of images in messages."""
     return sum(len(message.images) for message in messages)
 
 
 def check_turn(messages: Sequence[Message]) -> None:
-    """Raise InvalidRequest unless there is a message, each is well formed, and the last is the user's or a tool's."""
+    """Raise InvalidRequest unless the messages are well formed and the last one is from the user or a tool."""
     check_messages(messages)
     last = messages[-1].role
     if last not in (Role.USER, Role.TOOL):

@@ -1,4 +1,4 @@
-"""The ranges of sampling parameters, the same in the contracts of inference and of the orchestrator."""
+"""The ranges of sampling parameters, shared by the contracts of inference and of the orchestrator."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 
 from pagantic_common.domain.errors import InvalidRequest
 
-# The lowest value, whether it is excluded, and the highest.
+# The lowest value, whether it is excluded, and the highest value.
 SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
     "temperature": (0.0, False, 2.0),
     "top_p": (0.0, True, 1.0),
     "top_k": (0, False, 2**31 - 1),
     "min_p": (0.0, False, 1.0),
-    "repetition_penalty": (0.1, False, 2.0),  # divides logits: a number near 0 makes them infinite
+    "repetition_penalty": (0.1, False, 2.0),  # divides logits: a divisor near 0 makes them infinite
     "presence_penalty": (-2.0, False, 2.0),
     "frequency_penalty": (-2.0, False, 2.0),
 }
 
 
 def check_sampling_value(field: str, name: str, value: float) -> None:
-    """Raise InvalidRequest for a value of the parameter `name` out of its range; `field` names it in the message."""
+    """Raise InvalidRequest if a value of the parameter `name` is out of range. The message calls it `field`."""
     low, is_exclusive, high = SAMPLING_RANGES[name]
     if low < value <= high or (value == low and not is_exclusive):
         return

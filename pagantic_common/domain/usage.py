@@ -19,13 +19,13 @@ class TokenUsage:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens per second of decoding; 0 when nothing was decoded."""
+        """Output tokens per second of decoding, or 0 if nothing was decoded."""
         if self.decode_seconds <= 0:
             return 0.0
         return self.output_tokens / self.decode_seconds
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
-        """Sum counts and seconds; take the larger context."""
+        """Return the sum of the counts and seconds, with the larger context of the two."""
         return TokenUsage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens + other.cached_prompt_tokens,

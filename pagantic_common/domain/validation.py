@@ -10,7 +10,7 @@ from pagantic_common.domain.usage import TokenUsage
 
 
 class Stage(StrEnum):
-    """Stages in the order they run."""
+    """Stages, in the order in which they run."""
 
     DECODER_CONSTRAINT = "DECODER_CONSTRAINT"
     JSON_REPAIR = "JSON_REPAIR"
@@ -30,7 +30,7 @@ class StageOutcome(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """The guarantee that an output satisfies its schema, by the way it was reached."""
+    """The guarantee that an output satisfies its schema, named by how it was achieved."""
 
     UNSPECIFIED = "UNSPECIFIED"
     ENFORCED = "ENFORCED"
@@ -41,7 +41,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A defect of an output; the path is empty at the root and for text."""
+    """A defect of an output. The path is empty for the root, and for an output that is text."""
 
     code: ErrorCode | None
     message: str
@@ -61,7 +61,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """The pipeline's result for an output; `judge_usage` is the cost of the semantic stage."""
+    """The pipeline's result for an output. `judge_usage` is the cost of the semantic stage."""
 
     valid: bool
     output: str
@@ -75,5 +75,5 @@ class Enforcement:
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """Every violation, in the order of the stages."""
+        """All violations, in the order of the stages."""
         return tuple(violation for stage in self.stages for violation in stage.violations)

@@ -1,1 +1,1 @@
-"""Grammars as text: GBNF, JSON Schema, and the text of the decoding engine. Knows nothing of services."""
+"""Grammars as text: GBNF, JSON Schema, and the text of the decoding engine. Independent of all services."""

@@ -1,4 +1,4 @@
-"""Checks arguments against a tool's schema before the tool runs. Patterns match in linear time."""
+"""Checks arguments against a tool's schema before the tool runs. Patterns are matched in linear time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MAX_PROBLEM_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """A problem with an argument; `argument` is empty for a problem with the arguments as a whole."""
+    """A problem with an argument. `argument` is empty for a problem with the arguments as a whole."""
 
     argument: str
     problem: str
 
 
 class InvalidArguments(Exception):
-    """The arguments do not satisfy the schema; holds at most ten violations."""
+    """The arguments do not satisfy the schema. The exception holds at most ten violations."""
 
     def __init__(self, *violations: ArgumentProblem) -> None:
         super().__init__("; ".join(violation.problem for violation in violations))
@@ -35,11 +35,11 @@ class InvalidArguments(Exception):
 
 
 class ArgumentChecker:
-    """Checks the arguments of a tool.
+    """Checks the arguments of a tool. Raises InvalidRequest if the schema is not valid.
 
     Args:
         tool_name: Name of the tool, for messages.
-        parameters_json: JSON Schema of type object, of the draft in its `$schema`. Raises InvalidRequest.
+        parameters_json: JSON Schema of type object, in the draft that its `$schema` names.
     """
 
     def __init__(self, tool_name: str, parameters_json: str) -> None:
@@ -50,14 +50,14 @@ class ArgumentChecker:
         if not isinstance(schema, dict) or schema.get("type") != "object":
             raise InvalidRequest(f"the parameters of tool {tool_name!r} must be a schema of type 'object'")
         try:
-            # The mask keeps the values of arguments out of messages: they may be secrets.
+            # The mask keeps argument values out of messages, because they may be secrets.
             self._validator = build_validator(schema, mask="the value")
         except SchemaError as error:
             raise InvalidRequest(f"the parameters of tool {tool_name!r} are a schema that {error}") from None
         self._known = tuple(schema.get("properties", {}))
 
     def parse(self, arguments_json: str) -> dict[str, Any]:
-        """Return the arguments; raises InvalidArguments, naming each wrong argument."""
+        """Return the parsed arguments. Raises InvalidArguments, naming each invalid argument."""
         try:
             arguments = parse_json(arguments_json)
         except JsonTextError as error:
@@ -69,7 +69,7 @@ class ArgumentChecker:
             raise InvalidArguments(ArgumentProblem("", f"the arguments must be a JSON object, not {kind}"))
         try:
             violations = tuple(islice(self._find_problems(arguments), MAX_VIOLATIONS))
-        except ValueError:  # the validator's own limit of nesting, or a lone surrogate
+        except ValueError:  # exceeds the validator's nesting limit, or has a lone surrogate
             problem = ArgumentProblem("", "the arguments are nested too deeply or are not valid Unicode")
             raise InvalidArguments(problem) from None
         if violations:
@@ -104,7 +104,7 @@ def _wrong_value(name: str, error: jsonschema_rs.ValidationError) -> ArgumentPro
 
 
 def name_of(path: Iterable[str | int]) -> str:
-    """Write a path as in `days[1].hour`; it is empty for all arguments."""
+    """Return a path in the form `days[1].hour`. The path of the arguments as a whole is empty."""
     name = ""
     for part in path:
         if isinstance(part, int):

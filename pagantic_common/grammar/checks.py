@@ -1,4 +1,4 @@
-"""Finds problems that concern several rules of a grammar, with their places in the text."""
+"""Finds problems that span several rules of a grammar, with their positions in the text."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pagantic_common.grammar.problems import Problem, place_of
 from pagantic_common.grammar.tree import Node, finite_rules, left_refs_of, nullable_rules, refs_of
 
-MAX_SHOWN_RULES = 20  # in the message about a cycle
+MAX_SHOWN_RULES = 20  # in the message that reports a cycle
 
 
 def problem_at(text: str, offset: int, message: str) -> Problem:
-    """Make a problem at an offset of the text."""
+    """Make a problem at an offset in the text."""
     line, column = place_of(text, offset)
     return Problem(message, line, column)
 
 
 def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int]) -> list[Problem]:
-    """Return a missing root and undefined rules; left recursion when there are none of these."""
+    """Return a missing root and undefined rules or, if there are none, left recursion."""
     problems = []
     if "root" not in rules:
         problems.append(Problem("there is no rule named exactly 'root'"))
@@ -34,13 +34,16 @@ def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int
 
 
 def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
-    """Return a cycle of rules, each with the next leftmost, and the last with the first; empty without a cycle."""
+    """Return a cycle of rules in which each has the next one leftmost, or an empty list if there is none.
+
+    The last rule has the first rule leftmost.
+    """
     nullable = nullable_rules(rules)
     lefts = {name: left_refs_of(node, nullable)[0] for name, node in rules.items()}
     _remove_unreferenced(lefts)
     if not lefts:
         return []
-    # Each remaining rule stands leftmost in another remaining rule: walking backwards from any of them meets a cycle.
+    # Each remaining rule is leftmost in another remaining rule, so walking backwards from any of them reaches a cycle.
     before = {target: name for name, targets in lefts.items() for target in targets}
     name = next(name for name in rules if name in lefts)
     path: dict[str, None] = {}
@@ -52,7 +55,7 @@ def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
 
 
 def _remove_unreferenced(lefts: dict[str, set[str]]) -> None:
-    """Repeatedly remove the rules that are leftmost in no other rule (Kahn)."""
+    """Repeatedly remove the rules that are not leftmost in any other rule (Kahn)."""
     incoming = dict.fromkeys(lefts, 0)
     for targets in lefts.values():
         for target in targets:
@@ -66,7 +69,7 @@ def _remove_unreferenced(lefts: dict[str, set[str]]) -> None:
 
 
 def find_warnings(text: str, rules: Mapping[str, Node], starts: Mapping[str, int]) -> list[Problem]:
-    """Return the unreachable rules, and the rules that never end. Call it only for a grammar without problems."""
+    """Return warnings about unreachable rules and rules that never end. The grammar must have no problems."""
     reached = {"root"}
     waiting = ["root"]
     while waiting:

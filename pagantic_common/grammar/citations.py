@@ -1,14 +1,14 @@
 """Sources -> the engine's text of an answer that quotes consecutive words of the named sources.
 
-Theory of operation. A source of n words is cut into blocks of half as many words as a quote may have. A quote begins at
-any word and may extend to the end of the next block. A terminal for each word and block describes how a quote continues
-after the previous word: `T5: (" word" T6)?`. So each path through the terminals is a contiguous part of the source, and
-the text grows with the number of words. The engine's own `substring_words` needs no blocks, but it accepts a quote of
-no words, and intersecting it with a limit on words exceeds the engine's limits.
+Theory of operation. A source is cut into blocks of half as many words as a quote may have. A quote begins at any word
+and may extend to the end of the next block. A terminal for each word and block describes how a quote continues after
+the previous word: `T5: (" word" T6)?`. Each path through the terminals is therefore a contiguous part of the source,
+and the text grows linearly with the number of words. The engine's `substring_words` needs no blocks, but it accepts an
+empty quote, and its intersection with a word limit exceeds the engine's limits.
 
 The terminals match the JSON text of the source, where quotation marks, backslashes and control characters are escaped
-in a single way. A raw quotation mark therefore only ends the quote, and the quote decodes to the source's own
-characters.
+in a single way. A raw quotation mark can therefore only end the quote, and the quote decodes to the exact characters of
+the source.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TEXT = r'TEXT: "\"" /([^"\\\x00-\x1F\x7F]|\\["\\\/bfnrt]){1,' + str(MAX_CLAIM_C
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Words without a boundary between them as JSON text, and the text between them and the previous run.
+    """Words without a boundary between them, as JSON text, and the text that separates them from the previous run.
 
     Attributes:
-        words: The number of words before its end.
-        text: Its text, including the required end of a quote that ends after it.
-        closing: The beginning of the text before it; a quote may end after it.
-        between: The rest of that text.
-        beginnings: Its text from each position where a quote may begin.
+        words: The number of words up to the end of the run.
+        text: The run's text, including the required end of a quote that ends after the run.
+        closing: The first part of the separating text; a quote may end after it.
+        between: The rest of the separating text.
+        beginnings: The run's text from each position where a quote may begin.
     """
 
     words: int
@@ -57,10 +57,9 @@ class _Run:
 
 
 def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> str:
-    """Return the text for answers about these sources; sources without words cannot be cited.
+    """Return the engine's text for answers about these sources. Sources without words cannot be cited.
 
-    Without a source that can be cited, only the abstention is left. Raises GrammarTooComplexError for sources that are
-    too long.
+    If no source can be cited, only the abstention remains. Raises GrammarTooComplexError if the sources are too long.
     """
     cited: list[str] = []
     lines: list[str] = []
@@ -74,7 +73,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
         answers.append(_literal(ABSTENTION_JSON))
     if cited:
         claims = "claim"
-        if policy.max_claims > 1:  # the engine has no repetition of at most 0 times
+        if policy.max_claims > 1:  # the engine cannot express a repetition of at most 0 times
             claims += f' (", " claim){{0,{policy.max_claims - 1}}}'
         answers.append(f'{_literal(AFFIRMATION_JSON + _CLAIMS_KEY)} {claims} "]}}"')
         lines += [f"cited: {' | '.join(cited)}", _CLAIM, _TEXT]
@@ -91,7 +90,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
 
 
 def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[str]:
-    """Yield the terminals of the quotes of a source; nothing for a source that cannot be quoted."""
+    """Yield the terminals of the quotes of a source. A source that cannot be quoted has none."""
     boundaries = find_boundaries(source)
     quotes = list(quotes_of(boundaries, policy))
     if not quotes:
@@ -100,13 +99,13 @@ def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[s
     runs, ending = _runs_of(source, boundaries)
 
     def rest(block: int, index: int) -> str:
-        """Return the optional continuation, from run `index` on, of a quote that begins in `block`."""
+        """Return the optional continuation, from run `index` onwards, of a quote that begins in `block`."""
         if index < len(runs) and runs[index].words <= (block + 2) * block_words:
             return f" S{number}B{block}W{index}"
         closing = runs[index].closing if index < len(runs) else ending
         return f" {_literal(closing)}?" if closing else ""
 
-    needed: dict[int, int] = {}  # the first run of each block that a terminal is for
+    needed: dict[int, int] = {}  # the first run of each block that needs a terminal
     beginnings: dict[str, list[str]] = {}
     for first, end in quotes:
         block = boundaries[first].words // block_words
@@ -147,12 +146,12 @@ def _runs_of(source: str, boundaries: Sequence[Boundary]) -> tuple[list[_Run], s
 
 
 def _closing_of(source: str, boundary: Boundary) -> str:
-    """Return the optional end of a quote at a boundary, after its required end."""
+    """Return the optional end of a quote at a boundary, which follows the required end."""
     return source[boundary.ends[0] : boundary.ends[-1]].rstrip()
 
 
 def _escape(text: str) -> str:
-    """Return a text as it stands inside a JSON string."""
+    """Return a text in the form that it has inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

@@ -1,7 +1,7 @@
 """Schemas, GBNF and regular expressions -> the text that the decoding engine (llguidance) reads.
 
-A schema's JSON has `": "` and `", "` as its only separators. Small models would emit endless white space, and fixed
-separators are forced tokens, which need no decoding.
+A schema's JSON has `": "` and `", "` as its only separators. With free white space, small models would emit it
+endlessly. Fixed separators are forced tokens, which need no decoding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pagantic_common.grammar.lark import to_lark
 from pagantic_common.grammar.problems import GrammarError, GrammarTooComplexError, Problem
 
 if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions  # exists in the stub only
+    from llguidance._lib import JsonCompileOptions  # exists only in the stub
 
 __all__ = [
     "STACK_BYTES",
@@ -43,22 +43,22 @@ __all__ = [
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
-MAX_ENGINE_TEXT_BYTES = 256 * 1024  # of a constraint that the decoder takes
+MAX_ENGINE_TEXT_BYTES = 256 * 1024  # in a constraint that the decoder accepts
 MAX_BEGINNINGS = 64
-MAX_BEGINNING_CHARS = 1000  # of its JSON text
+MAX_BEGINNING_CHARS = 1000  # counted in the prefix's JSON text
 STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
-# Limits on the cost of a mask and on the size of its lexer: a decode step waits tens of milliseconds at most. Under
-# the engine's own limits, which are several times as wide, the schemas of the JSON Schema Test Suite decode the same.
+# These limits bound the cost of a mask and the size of its lexer: a decode step waits tens of milliseconds at most.
+# The engine's own limits are several times as wide, but the JSON Schema Test Suite decodes the same under both.
 # The engine does not limit the building of a lexer, so its callers do.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
     max_lexer_states=20_000,
-    verbose_errors=False,  # they quote the output
+    verbose_errors=False,  # verbose errors quote the output
 )
-# A text of bounded length needs about four states of 700 bytes for each character, so 24,000 characters can be decoded.
-# A state of a pattern may be several times as large.
+# A text of bounded length needs about four states of 700 bytes for each character, so this limit allows 24,000
+# characters. A state of a pattern may be several times as large.
 LIMITS_WITHOUT_PATTERN = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
@@ -67,9 +67,9 @@ LIMITS_WITHOUT_PATTERN = LLParserLimits(
     verbose_errors=False,
 )
 _PATTERN = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"pattern(Properties)?"\s*:|\\u')  # an escape may hide a keyword
-_NOTHING = "NoExtensionBias"  # the engine's word for a grammar without a first character
+_NOTHING = "NoExtensionBias"  # the engine's term for a grammar without a first character
 _QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\'[^\']*\'')
-_LIMIT = re.compile(  # in the engine's own words
+_LIMIT = re.compile(  # in the engine's wording
     r"schema too large|too big|[Tt]oo many|exceeds|limit of|recursion limit|initial_lexer_fuel|fuel exhausted|panic:"
 )
 
@@ -77,9 +77,9 @@ _LIMIT = re.compile(  # in the engine's own words
 def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
     """Compile a JSON Schema.
 
-    `lenient` leaves out keywords that the engine does not know and numbers that it cannot enforce, instead of refusing
-    them. Raises GrammarError when the text is not a JSON object or boolean, or cannot be enforced, and
-    GrammarTooComplexError when it is nested too deeply. Call check_engine_text to find other problems.
+    `lenient` drops keywords that the engine does not know and numbers that it cannot enforce, instead of rejecting
+    them. Raises GrammarError if the text is not a JSON object or boolean, or cannot be enforced. Raises
+    GrammarTooComplexError if it is nested too deeply. Call check_engine_text to find other problems.
     """
     schema = _read_schema(schema_json)
     options: JsonCompileOptions = {
@@ -107,18 +107,18 @@ def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
 
 
 def engine_text_of_gbnf(text: str) -> str:
-    """Compile GBNF; raises GrammarError with line and column."""
+    """Compile GBNF. Raises GrammarError, with line and column, for invalid text."""
     return _of_lark(to_lark(parse_gbnf(text)))
 
 
 def engine_text_of_regex(pattern: str) -> str:
-    """Compile a regular expression for the whole output; call check_engine_text to find out whether it is valid."""
+    """Compile a regular expression for the whole output. Call check_engine_text to check whether it is valid."""
     text: str = LLMatcher.grammar_from_regex(pattern)
     return text
 
 
 def engine_text_of_values(values: list[str]) -> str:
-    """Compile a list of allowed outputs; raises GrammarError when it is empty."""
+    """Compile a list of allowed outputs. Raises GrammarError if the list is empty."""
     if not values:
         raise GrammarError(Problem("the list of values is empty"))
     return _of_lark("start: " + " | ".join(json.dumps(value) for value in values) + "\n")
@@ -129,9 +129,9 @@ _BEGINNING_LINE = re.compile(f'^{_BEGINNING}(".{{0,{MAX_BEGINNING_CHARS - 2}}}")
 
 
 def check_engine_text(text: str) -> list[str]:
-    """Have the engine build the text and compute the first mask; returns the engine's warnings.
+    """Have the engine build the text and compute the first mask, and return the engine's warnings.
 
-    Raises GrammarError with the engine's reason, and GrammarTooComplexError when the text exceeds one of its limits.
+    Raises GrammarError with the engine's reason, or GrammarTooComplexError if the text exceeds a limit of the engine.
     """
     is_error, messages = LLMatcher.validate_grammar_with_warnings(text, byte_tokenizer(), limits=LIMITS)
     if is_error:
@@ -143,8 +143,8 @@ def check_engine_text(text: str) -> list[str]:
 def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     """Return a matcher that can compute its first mask. Raises GrammarError and GrammarTooComplexError.
 
-    Some grammars take minutes and gigabytes. Call it in a process with limits, or with text that such a process built
-    before.
+    Some grammars take minutes and gigabytes. Call this function only in a process with limits, or with text that was
+    already built in such a process.
     """
     limits = LIMITS_WITHOUT_PATTERN
     if has_pattern(text):
@@ -161,24 +161,24 @@ def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def beginning_line(text: str) -> str:
-    """Return a line of a Lark grammar that names a beginning of outputs with a costly next mask."""
+    """Return a line for a Lark grammar that names a prefix of outputs whose next mask is costly."""
     return f"{_BEGINNING}{json.dumps(text)}"
 
 
 def find_beginnings(text: str) -> list[str]:
-    """Return the beginnings that an engine's text names, at most MAX_BEGINNINGS.
+    """Return the prefixes that an engine's text names, at most MAX_BEGINNINGS.
 
-    The text may be a caller's: a line that is not a JSON string, or is longer than MAX_BEGINNING_CHARS, is ignored.
+    The text may come from a caller. A line is ignored if it is not a JSON string or is longer than MAX_BEGINNING_CHARS.
     """
     beginnings: list[str] = []
     for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]:
         with suppress(JsonTextError):
-            beginnings.append(parse_json(line, is_rewritable=True))  # no half of a surrogate pair
+            beginnings.append(parse_json(line, is_rewritable=True))  # without lone surrogates
     return beginnings
 
 
 def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Return a matcher as start_matcher does, but with the costly masks that the text names already computed."""
+    """Return a matcher like start_matcher, but with the costly masks that the text names already computed."""
     matcher = start_matcher(text, tokenizer)
     for beginning in find_beginnings(text):
         ahead = matcher.deep_copy()  # shares the lexer
@@ -190,7 +190,7 @@ def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def has_pattern(text: str) -> bool:
-    """Return whether an engine's text may have patterns other than the patterns of schema keywords."""
+    """Return whether an engine's text may contain patterns other than schema keywords."""
     return _PATTERN.search(text) is not None
 
 
@@ -220,7 +220,7 @@ def _refusal(reason: str) -> GrammarError:
 
 @lru_cache(maxsize=1)
 def byte_tokenizer() -> LLTokenizer:
-    """Return a tokenizer with bytes as tokens, to check text without a model."""
+    """Return a tokenizer whose tokens are bytes, to check text without a model."""
     return LLTokenizer("byte")
 
 

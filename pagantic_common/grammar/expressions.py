@@ -1,7 +1,7 @@
-"""CEL expressions: compiled with bounds, evaluated with `size` that counts Unicode characters.
+"""CEL expressions: compiled with limits, and evaluated with a `size` that counts Unicode characters.
 
-The library's `size` counts the bytes of a text and cannot be redefined. Calls of it are renamed to a function of this
-module.
+The library's `size` counts the bytes of a text and cannot be redefined. Calls of `size` are therefore renamed to call a
+function of this module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_EXPRESSION_DEPTH = 100
 MAX_STEPS = 20_000_000
 _MAX_REASON_CHARS = 200
 _CHARS_OF_A_MEMBER = 1000
-_WORDS_OF_A_PATTERN = 500  # the library compiles a pattern again in each round
+_WORDS_OF_A_PATTERN = 500  # the library recompiles a pattern in each iteration
 
 _LOOP = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter)\s*\(\s*(\w+)\s*,")
 _WORD = re.compile(r"\w+")
@@ -36,7 +36,7 @@ _UNDEFINED = re.compile(r"Undefined variable or function: ('[^']*')")
 
 
 class ExpressionError(ValueError):
-    """A text is not an expression, or an expression has no result for these variables."""
+    """A text is not an expression, or an expression has no result for the given variables."""
 
 
 class Expression:
@@ -44,18 +44,18 @@ class Expression:
 
     Attributes:
         text: The expression in its original form.
-        names: The variables that it reads, without the variables of its macros.
+        names: The variables that the expression reads, without the variables of its macros.
     """
 
     def __init__(self, text: str) -> None:
-        """Compile; raises ExpressionError for text that is not CEL or too large."""
+        """Compile the text. Raises ExpressionError if it is not CEL or is too large."""
         self.text = text
         self._program = _compile(text)
         self._cost = _Cost(text)
         self.names = frozenset({*self._program.variables()} - set(_LOOP.findall(text)))
 
     def evaluate(self, variables: Mapping[str, Any]) -> Any:
-        """Return the result; raises ExpressionError for an error, or for too many steps."""
+        """Return the result. Raises ExpressionError if evaluation fails or may take too many steps."""
         self._cost.check(variables)
         size = _Size()
         try:
@@ -68,12 +68,12 @@ class Expression:
 
 
 class _Cost:
-    """A limit on the steps of an expression.
+    """A limit on the number of steps of an expression.
 
-    The library holds the interpreter's lock while it evaluates, and cannot be stopped. The estimate assumes that every
-    loop is nested in the others, and that every word reads the largest possible value: each plus, and each comma
-    outside of loops, can repeat a value, and a map makes a value for each member. It counts words of strings and
-    comments, too, so that they can hide nothing.
+    The library holds the interpreter lock while it evaluates, and cannot be stopped. The estimate assumes that all
+    loops are nested, and that every word reads the largest possible value. Each plus, and each comma outside of loops,
+    can repeat a value, and a map makes a value for each member. Words in strings and comments count too, so that they
+    can hide nothing.
     """
 
     def __init__(self, text: str) -> None:
@@ -84,7 +84,7 @@ class _Cost:
         self._repeats = 1 + text.count(",") + text.count("+") - len(_LOOP.findall(text))
 
     def check(self, variables: Mapping[str, Any]) -> None:
-        """Raise ExpressionError where the expression may take too many steps for these variables."""
+        """Raise ExpressionError if the expression may take too many steps for these variables."""
         members, longest = _measure(dict(variables))
         rounds = (1 + longest + self._repeats) ** (self._loops + self._maps)
         if self._words * self._repeats * members * rounds > MAX_STEPS:
@@ -95,7 +95,7 @@ class _Cost:
 
 
 def first_line(error: object) -> str:
-    """Return the first line of a library's message, at most 200 characters."""
+    """Return the first line of a message from the library, at most 200 characters."""
     text = str(error)
     if isinstance(error, Exception) and error.args and isinstance(error.args[0], bytes):
         text = error.args[0].decode(errors="replace")
@@ -116,7 +116,7 @@ def _compile(expression: str) -> Any:
 
 
 def _syntax_error_of(expression: str) -> str:
-    """Describe a syntax error with its place in the caller's expression."""
+    """Describe a syntax error with its position in the caller's expression."""
     try:
         cel.compile(expression)
     except Exception as error:  # noqa: BLE001 - as above
@@ -137,7 +137,7 @@ def _syntax_error_of(expression: str) -> str:
 
 
 def _reason_of(error: Exception) -> str:
-    """Describe in plain words why an expression has no result."""
+    """Return the reason that an expression has no result, in plain words."""
     message = first_line(error)
     if isinstance(error, KeyError):
         return f"there is no field {message}"
@@ -160,7 +160,10 @@ _KINDS = {
 
 
 class _Size:
-    """Counts characters and members. It keeps its error, because the library writes raised errors to stderr."""
+    """Counts characters and members.
+
+    It stores its error instead of raising it, because the library writes raised errors to stderr.
+    """
 
     def __init__(self) -> None:
         self.objection = ""
@@ -173,7 +176,7 @@ class _Size:
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of an expression's value, for people."""
+    """Return a readable name for the kind of an expression's value."""
     return _KINDS.get(type(value), "such a value")
 
 
@@ -184,7 +187,7 @@ def _rename_size(match: re.Match[str]) -> str:
 
 
 def as_doubles(value: Any) -> Any:
-    """Return the JSON value with every number as a double."""
+    """Return a JSON value with every number converted to a double."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -200,7 +203,10 @@ def as_doubles(value: Any) -> Any:
 
 
 def _measure(value: Any) -> tuple[int, int]:
-    """Return how many members a value has, a long text counting as several, and how many its longest list has."""
+    """Return the number of members of a value, and the length of its longest list.
+
+    A long text counts as several members.
+    """
     if isinstance(value, str):
         return 1 + len(value) // _CHARS_OF_A_MEMBER, 0
     if not isinstance(value, list | dict):

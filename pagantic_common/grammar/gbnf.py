@@ -1,8 +1,8 @@
 """GBNF, the grammar format of llama.cpp: text -> Grammar.
 
-Theory of operation: a single pass over the text with a stack of open groups, so nesting costs no Python frames.
-Undefined rules and left recursion are detected afterwards, in the tree. Depth is limited because later walks of the
-tree recurse.
+Theory of operation. The parser makes a single pass over the text with a stack of open groups, so that nesting uses no
+Python frames. Undefined rules and left recursion are detected afterwards, in the tree. The depth is limited because
+later walks of the tree recurse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pagantic_common.grammar.tree import (
     Sequence,
 )
 
-MAX_DEPTH = 60  # nested groups and repetitions in a rule
+MAX_DEPTH = 60  # of nested groups and repetitions in a rule
 MAX_REPETITIONS = 2000
 MAX_PROBLEMS = 20
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -36,10 +36,10 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def parse_gbnf(text: str) -> Grammar:
-    """Parse GBNF; raises GrammarError that names every problem.
+    """Parse GBNF. Raises GrammarError, which names every problem.
 
-    A syntax error is reported alone; undefined rules, a missing root and left recursion are all reported. A rule with
-    two definitions keeps the last, as in llama.cpp, and gets a warning.
+    A syntax error is reported alone. Otherwise, undefined rules, a missing root and left recursion are reported. If a
+    rule has two definitions, the last one applies, as in llama.cpp, and there is a warning.
     """
     parser = _Parser(text)
     try:
@@ -60,7 +60,7 @@ class _SyntaxProblem(Exception):
 
 @dataclass(slots=True)
 class _Group:
-    """An open group: its finished options, and the items of the current option with the depth of each."""
+    """An open group: its finished options, and the items of its current option with the depth of each item."""
 
     start: int
     options: list[Node] = field(default_factory=list)
@@ -80,7 +80,7 @@ class _Group:
 
 
 def _join(kind: type[Sequence | Choice], nodes: list[Node]) -> Node:
-    """Return a node of this kind; a single node stands for itself."""
+    """Return a node of this kind, or the only node itself if there is just one."""
     if len(nodes) == 1:
         return nodes[0]
     return kind(tuple(nodes))
@@ -149,11 +149,11 @@ class _Parser:
         return self.text[start : self.at]
 
     def parse_body(self) -> Node:
-        """Read alternatives up to the newline that ends the rule; newlines inside groups do not."""
+        """Read alternatives up to the newline that ends the rule. A newline inside a group does not end it."""
         stack = [_Group(self.at)]
         while True:
             char = self.peek()
-            if char == "" or char in "\r\n":  # inside a group newlines were skipped as space
+            if char == "" or char in "\r\n":  # newlines inside a group were skipped as space
                 if len(stack) > 1:
                     raise self.fail("the group is not closed", stack[-1].start)
                 return stack[0].close()
@@ -277,7 +277,7 @@ class _Parser:
         return CharSet(tuple(ranges), negated)
 
     def read_char(self) -> int:
-        """Read a character or escape; return its code point."""
+        """Read a character or escape, and return its code point."""
         start = self.at
         char = self.text[start]
         self.at += 1

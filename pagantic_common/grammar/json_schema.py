@@ -10,16 +10,16 @@ from math import gcd
 from typing import Any
 
 MAX_SHOWN_CHARS = 200
-MAX_EXACT_INTEGER = 2**53  # doubles are exact up to here
-MAX_MULTIPLE_STATES = 10_000  # a multipleOf with so many states takes the engine 20 ms, with a million states seconds
-MAX_COMBINED_STATES = 100_000  # the states of several multiples multiply if they apply to the same number
-_MOST_DIGITS = 6  # the states for more last digits exceed that limit by themselves
+MAX_EXACT_INTEGER = 2**53  # doubles represent all integers up to this value exactly
+MAX_MULTIPLE_STATES = 10_000  # a multipleOf with this many states takes the engine 20 ms; a million states, seconds
+MAX_COMBINED_STATES = 100_000  # the numbers of states multiply if several multiples apply to the same number
+_MOST_DIGITS = 6  # with more last digits, the states would exceed MAX_MULTIPLE_STATES
 
 Schema = dict[str, Any] | bool
 
 
 class Dialect(StrEnum):
-    """The drafts by their `$schema`, oldest first."""
+    """The drafts, identified by their `$schema`, oldest first."""
 
     DRAFT_4 = "http://json-schema.org/draft-04/schema"
     DRAFT_6 = "http://json-schema.org/draft-06/schema"
@@ -29,12 +29,12 @@ class Dialect(StrEnum):
 
     @property
     def ignores_beside_ref(self) -> bool:
-        """Whether keywords beside a `$ref` mean nothing."""
+        """Whether keywords beside a `$ref` are ignored."""
         return self in _BEFORE_2019_09
 
     @property
     def engine_name(self) -> str:
-        """The engine's `$schema` of the draft."""
+        """The `$schema` that the engine uses for the draft."""
         if self in _BEFORE_2019_09:
             return f"{self}#"
         return str(self)
@@ -46,7 +46,10 @@ _KNOWN = "drafts 4, 6, 7, 2019-09 and 2020-12 are known by their addresses on js
 
 
 def find_dialect(name: object) -> Dialect | None:
-    """Return the draft that a `$schema` names, with or without a trailing `#`, http or https; None if unknown."""
+    """Return the draft that a `$schema` names, or None if the draft is unknown.
+
+    The name may have a trailing `#`, and may use http or https.
+    """
     scheme, _, address = str(name).strip().removesuffix("#").partition("://")
     if scheme not in ("http", "https"):
         return None
@@ -54,7 +57,7 @@ def find_dialect(name: object) -> Dialect | None:
 
 
 def read_dialect(schema: Schema) -> tuple[Dialect, str]:
-    """Return the schema's draft, and a warning when `$schema` names an unknown draft; else the warning is empty."""
+    """Return the schema's draft, and a warning if `$schema` names an unknown draft, or else an empty string."""
     if not isinstance(schema, dict) or "$schema" not in schema:
         return Dialect.DRAFT_2020_12, ""
     name = schema["$schema"]
@@ -77,7 +80,7 @@ _NEW_IN_2019_09 = frozenset(
     {"dependentRequired", "dependentSchemas", "maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties"}
 )
 _NEW_IN_2020_12 = frozenset({"prefixItems"})
-# For each draft, the keywords of later drafts, which mean nothing in it.
+# For each draft, the keywords of later drafts, which the draft ignores.
 _LATER: dict[Dialect, frozenset[str]] = {
     Dialect.DRAFT_4: _NEW_IN_6 | _NEW_IN_7 | _NEW_IN_2019_09 | _NEW_IN_2020_12,
     Dialect.DRAFT_6: _NEW_IN_7 | _NEW_IN_2019_09 | _NEW_IN_2020_12,
@@ -88,9 +91,9 @@ _LATER: dict[Dialect, frozenset[str]] = {
 
 
 def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
-    """Return the schema without the keywords that mean nothing in its draft.
+    """Return the schema without the keywords that have no meaning in its draft.
 
-    The engine reads every keyword of every draft, and refuses an unknown `$schema`. Paths in the schema do not change,
+    The engine reads every keyword of every draft, and rejects an unknown `$schema`. Paths in the schema do not change,
     so references remain valid. `keeps_numbers` decides whether keywords with numbers that the engine cannot enforce are
     kept or left out.
     """
@@ -101,10 +104,10 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
 
 
 def at_path(schema: Any, path: str) -> Any:
-    """Rewrite a schema's local references so that they still hold once it is embedded at a path: `/properties/a`."""
+    """Rewrite a schema's local references so that they stay valid when it is embedded at a path: `/properties/a`."""
     if isinstance(schema, list):
         return [at_path(item, path) for item in schema]
-    if not isinstance(schema, dict) or "$id" in schema:  # references use its id instead
+    if not isinstance(schema, dict) or "$id" in schema:  # references use the schema's id instead
         return schema
     return {key: _member_at_path(key, item, path) for key, item in schema.items()}
 
@@ -122,9 +125,9 @@ def _member_at_path(key: str, item: Any, path: str) -> Any:
 
 
 def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
-    """Return a predicate for keywords of this schema with numbers that the engine cannot enforce.
+    """Return a predicate for this schema's keywords that have a number the engine cannot enforce.
 
-    The engine would round the number, or take seconds to build the automaton.
+    The engine would round such a number, or take seconds to build its automaton.
     """
     states = {_multiple_states_of(key, value) for key, value in _keywords(schema)}
     is_together_too_many = math.prod(states) > MAX_COMBINED_STATES
@@ -139,7 +142,10 @@ def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
 
 
 def find_rounded_value(schema: Any) -> int | None:
-    """Return an integer of a `const` or `enum` that the engine would round: no output could be valid."""
+    """Return an integer of a `const` or `enum` that the engine would round, or None if there is none.
+
+    With a rounded integer, no output could be valid.
+    """
     for key, value in _keywords(schema):
         if key in _VALUES and (rounded := _find_large_integer(value)) is not None:
             return rounded
@@ -147,17 +153,18 @@ def find_rounded_value(schema: Any) -> int | None:
 
 
 def find_costly_multiple(schema: Any) -> float | Decimal | None:
-    """Return a `multipleOf` with an automaton that is too large to build."""
+    """Return a `multipleOf` whose automaton is too large to build, or None if there is none."""
     is_unenforceable = unenforceable_in(schema)
     found = (value for key, value in _keywords(schema) if key == "multipleOf" and is_unenforceable(key, value))
     return next((value for value in found if _find_large_integer(value) is None), None)
 
 
 def multiple_states(divisor: float | Decimal) -> int:
-    """Return how many states an automaton needs to recognize a positive number's multiples by their decimal digits.
+    """Return an upper bound on the states of an automaton that recognizes the decimal multiples of a positive number.
 
-    A bound from B. Alexeev, "Minimal DFA for testing divisibility" (2004): the last N digits decide on the divisor's
-    factors 2 and 5, and the remainder by its other factors decides the rest. Factors of 10 are free.
+    The bound is from B. Alexeev, "Minimal DFA for testing divisibility" (2004). The last N digits decide divisibility
+    by the divisor's factors 2 and 5, and the remainder modulo its other factors decides the rest. Factors of 10 are
+    free.
     """
     digits = Decimal(str(divisor)).normalize().as_tuple().digits
     number = int("".join(map(str, digits)))
@@ -165,7 +172,10 @@ def multiple_states(divisor: float | Decimal) -> int:
 
 
 def _multiple_states_of(key: str, value: Any) -> int:
-    """Return the states that a keyword adds; 1 for a keyword other than multipleOf, or with a rounded number."""
+    """Return the number of states that a keyword adds.
+
+    The result is 1 if the keyword is not multipleOf or its number would be rounded.
+    """
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if key != "multipleOf" or not is_number or value <= 0 or _find_large_integer(value) is not None:
         return 1
@@ -208,7 +218,7 @@ class _Rewriting:
         self.is_number_left_out = is_number_left_out
 
     def rewrite(self, value: Any, *, is_schema: bool = True) -> Any:
-        """Rewrite a schema, or a value at another place, where a `$ref` may refer to a schema."""
+        """Rewrite a schema, or a value in another position if a `$ref` may refer to it as a schema."""
         if isinstance(value, list):
             return [self.rewrite(item, is_schema=is_schema) for item in value]
         if not isinstance(value, dict):
@@ -259,7 +269,7 @@ _HOLDS_SCHEMAS = frozenset(
 
 
 def shorten(text: str) -> str:
-    """Return the text, cut after 200 characters."""
+    """Return the text, cut to 200 characters."""
     if len(text) <= MAX_SHOWN_CHARS:
         return text
     return text[:MAX_SHOWN_CHARS] + "…"

@@ -1,7 +1,8 @@
 """Grammar -> the Lark dialect of llguidance.
 
-Every terminal is a single character, and the rest are rules. The engine's lexer takes the longest match of a terminal:
-with `[a-z]+` as a terminal, `[a-z]+ "z"` would refuse `az`. Its parser keeps every reading of a rule.
+Every terminal is a single character, and everything else is a rule. The engine's lexer always uses the longest match of
+a terminal: with `[a-z]+` as a terminal, `[a-z]+ "z"` would reject `az`. The engine's parser follows every reading of a
+rule.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _SIGNS: dict[tuple[int, int | None], str] = {(0, None): "*", (1, None): "+", (0,
 
 
 def to_lark(grammar: Grammar) -> str:
-    """Return Lark text with a `start` that derives the same texts as `root`."""
+    """Return Lark text whose `start` derives the same texts as `root`."""
     names = {name: f"r{number}" for number, name in enumerate(grammar.rules)}
     lines = [f"start: {names['root']}"]
     lines += [f"{names[name]}: {_emit(node, names)}" for name, node in grammar.rules.items()]

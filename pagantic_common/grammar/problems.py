@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem and its place: line and column count characters from 1; 0 when it has no place."""
+    """A problem and its position. Line and column count characters from 1, and are 0 if there is no position."""
 
     message: str
     line: int = 0
@@ -20,7 +20,7 @@ class Problem:
 
 
 class GrammarError(ValueError):
-    """The grammar, regular expression or schema cannot be compiled; `problems` names every reason."""
+    """The grammar, regular expression or schema cannot be compiled. `problems` holds every reason."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
@@ -32,5 +32,5 @@ class GrammarTooComplexError(GrammarError):
 
 
 def place_of(text: str, offset: int) -> tuple[int, int]:
-    """Return line and column, from 1, of an offset."""
+    """Return the line and column of an offset, both counted from 1."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)

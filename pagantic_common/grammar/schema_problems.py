@@ -1,4 +1,4 @@
-"""Describes in words why a document does not satisfy its JSON Schema. Knows nothing of the schema's purpose."""
+"""Describes the reason that a document does not satisfy its JSON Schema, independent of the schema's purpose."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ _DETAIL_TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def missing_field(error: jsonschema_rs.ValidationError) -> str | None:
-    """Return the missing required field; None for any other problem."""
+    """Return the missing required field, or None for any other problem."""
     if error.kind.name != "required":
         return None
     return str(error.kind.as_dict()["property"])
 
 
 def unexpected_fields(error: jsonschema_rs.ValidationError, document: Any) -> Sequence[str]:
-    """Return the fields that the schema forbids; empty when the problem is another."""
+    """Return the fields that the schema forbids, or an empty sequence for any other problem."""
     if error.kind.name in ("additionalProperties", "unevaluatedProperties"):
         names: list[str] = error.kind.as_dict()["unexpected"]
         return names
-    # The library reports an object without allowed fields as a single false schema at the object.
+    # If an object allows no fields, the library reports a single false schema at the object.
     if error.kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
         return list(_value_at(document, error.instance_path))
     return ()
 
 
 def describe_problem(error: jsonschema_rs.ValidationError) -> str:
-    """Return a phrase that continues the value's path, such as "must be at least 3"."""
+    """Return a phrase to follow the path of the value, such as "must be at least 3"."""
     kind, details = error.kind.name, error.kind.as_dict()
     if kind in _LIMIT_TEXTS:
         return _LIMIT_TEXTS[kind].format(details["limit"])

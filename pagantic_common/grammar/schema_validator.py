@@ -1,4 +1,4 @@
-"""Builds the validator of a schema, by its draft. Patterns match in linear time; remote references are refused."""
+"""Builds the validator of a schema for its draft. Patterns match in linear time, and remote references are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VALIDATORS: dict[Dialect, type[Validator]] = {
 class SchemaError(ValueError):
     """The schema breaks the rules of its draft, or has a remote `$ref`. The message continues "the schema …".
 
-    `pattern` is the invalid pattern, when a pattern is the reason.
+    `pattern` is the invalid pattern, if a pattern is the reason.
     """
 
     def __init__(self, message: str, pattern: str | None = None) -> None:
@@ -40,7 +40,10 @@ class SchemaError(ValueError):
 
 
 def build_validator(schema: Schema, *, ignore_formats: bool = False, mask: str | None = None) -> Validator:
-    """Make a validator of the schema's draft; `mask` stands for values in its messages. Raises SchemaError."""
+    """Make a validator for the schema's draft. Raises SchemaError if the schema is not valid.
+
+    `mask` replaces values in the validator's messages.
+    """
     make = _VALIDATORS[read_dialect(schema)[0]]
     refused: list[str] = []
 
@@ -88,7 +91,7 @@ def _error_of(error: jsonschema_rs.ValidationError) -> SchemaError:
 
 
 def _needs_backtracking(pattern: str) -> bool:
-    """Return whether this is a valid regular expression that needs backtracking to match."""
+    """Return whether a pattern is a valid regular expression that needs backtracking."""
     if not _BACKTRACKING.search(pattern):
         return False
     try:

@@ -12,14 +12,14 @@ MAX_CODE_POINT = 0x10FFFF
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A fixed text; may be empty."""
+    """A fixed text, which may be empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CharSet:
-    """A character of (or, negated, outside) these inclusive ranges of code points."""
+    """A character inside these inclusive ranges of code points or, if negated, outside of them."""
 
     ranges: tuple[tuple[int, int], ...]
     negated: bool = False
@@ -27,7 +27,7 @@ class CharSet:
 
 @dataclass(frozen=True, slots=True)
 class RuleRef:
-    """A reference to a rule; `offset` is its place in the grammar's text."""
+    """A reference to a rule. `offset` is its position in the grammar's text."""
 
     name: str
     offset: int
@@ -35,7 +35,7 @@ class RuleRef:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The item repeated `min_count` to `max_count` times; None means without limit."""
+    """The item repeated `min_count` to `max_count` times. A `max_count` of None sets no limit."""
 
     item: Node
     min_count: int
@@ -44,14 +44,14 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The items in sequence; without items it is the empty text."""
+    """The items in sequence. Without items, it stands for the empty text."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the options."""
+    """A choice of exactly one of the options."""
 
     options: tuple[Node, ...]
 
@@ -61,7 +61,7 @@ Node = Literal | CharSet | RuleRef | Repeat | Sequence | Choice
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Rules by name, among them `root`, and warnings. Every referenced rule is defined."""
+    """Rules by name, including `root`, and warnings. Every referenced rule is defined."""
 
     rules: Mapping[str, Node]
     warnings: tuple[Problem, ...] = ()
@@ -103,7 +103,7 @@ def nullable_rules(rules: Mapping[str, Node]) -> frozenset[str]:
 
 
 def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
-    """Return the rules that derive a finite text; the others never end."""
+    """Return the rules that derive a finite text. All other rules never end."""
 
     def is_finite(node: Node, known: set[str]) -> bool:
         match node:
@@ -122,7 +122,10 @@ def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
 
 
 def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]) -> frozenset[str]:
-    """Return the rules that `holds`. Examines a rule again only after a rule that it references began to hold."""
+    """Return the rules for which `holds` is true.
+
+    A rule is examined again only after it becomes true for a rule that it references.
+    """
     users: dict[str, set[str]] = {}
     for name, node in rules.items():
         for ref in refs_of(node):
@@ -138,7 +141,7 @@ def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]],
 
 
 def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:
-    """Return the rules that can stand leftmost in the node, and whether the node can be empty."""
+    """Return the rules that can be leftmost in the node, and whether the node can be empty."""
     match node:
         case RuleRef(name=name):
             return {name}, name in nullable

@@ -1,1 +1,1 @@
-"""The findings of guards in a text, and the redaction of a text while it streams."""
+"""The findings of guards in a text, and the redaction of text while it streams."""

@@ -1,8 +1,7 @@
-"""The interface of guards: plug-ins under the entry point group `pagantic.guards`. Independent of their callers.
+"""The interface of guards: plug-ins in the entry point group `pagantic.guards`. Independent of its callers.
 
-An entry point names a function that takes the options of the guards file, a mapping, and returns a guard; it raises
-ValueError, with a message for the operator, for options that it cannot use. Guards run in worker processes, without
-network.
+An entry point names a function that accepts the options in the guards file as a mapping, and returns a guard. For
+unusable options it raises ValueError with a message for the operator. Guards run in worker processes, without network.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_WINDOW: Final = 4096  # characters
 
 
 class GuardStage(StrEnum):
-    """Places at which a guard reads."""
+    """The stages at which a guard reads text."""
 
     INPUT = "input"
     TOOL_ARGUMENTS = "tool_arguments"
@@ -27,7 +26,7 @@ class GuardStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of a text, its characters from `start` to before `end`, and its kind, which reveals no text."""
+    """A part of a text: its characters from `start` to before `end`, and its kind, which reveals no text."""
 
     start: int
     end: int
@@ -36,16 +35,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GuardTraits:
-    """The needs and abilities of a guard.
+    """The requirements and abilities of a guard.
 
     Attributes:
-        window: The most characters of a finding, except for a finding without a space; 0 for a guard that judges a text
-            as a whole. This many characters of a streaming text are held back.
-        can_redact: Whether its findings may be cut out of a text, so that the rest may pass.
-        reads_untrusted_only: Whether it reads only the texts of users and tools, not the texts of the application and
-            models.
+        window: The largest number of characters in a finding that contains a space, or 0 if the guard judges a text as
+            a whole. This many characters of a streaming text are held back.
+        can_redact: Whether the findings may be cut out of a text, so that the rest may pass.
+        reads_untrusted_only: Whether the guard reads only the texts of users and tools, not the texts of the
+            application and models.
         statements: Statements about a text that a model judges in place of `find`.
-        threshold: The probability, from 0 to 1, from which a statement counts as true.
+        threshold: The probability, from 0 to 1, at which a statement counts as true.
     """
 
     window: int = 0
@@ -56,14 +55,14 @@ class GuardTraits:
 
 
 class Guard(Protocol):
-    """Finds text that must not pass. An instance serves many texts, one after the other."""
+    """Finds text that must not pass. An instance serves many texts, one after another."""
 
     @property
     def traits(self) -> GuardTraits:
-        """Its needs and abilities."""
+        """The requirements and abilities of the guard."""
 
     def find(self, text: str, start: int) -> Sequence[Finding]:
-        """Return the findings in a text, or in a part of a text that begins after `start` characters."""
+        """Return the findings in a text, or in a part of a text that starts at character `start`."""
 
 
 MakeGuard = Callable[[Mapping[str, Any]], Guard]

@@ -1,13 +1,13 @@
-"""Redacts a text, also a text that arrives in pieces, so that no part of a finding is released.
+"""Redacts a whole text, or a text that arrives in pieces, so that no part of a finding is released.
 
-Theory of operation. A streaming text is checked each time that it has grown by STRIDE characters, in a window from some
-characters before the released end to the last character. Text that may belong to an incomplete finding is held back:
-the last `window` characters, a word that has not ended, and a finding that is not settled.
+Theory of operation. A streaming text is checked whenever it has grown by STRIDE characters. The checked window reaches
+from some characters before the end of the released text to the last character. Text that may belong to an incomplete
+finding is held back: the last `window` characters, an unfinished word, and a finding that is not settled.
 
 Invariants:
-    1. The windows depend on the text alone, never on its pieces: any division into pieces gives the same text.
-    2. No character of a finding is released once the finding was in a window, and each window reaches `window`
-       characters beyond the text that is released after it.
+    1. The windows depend only on the text and not on its pieces: any division into pieces yields the same text.
+    2. No character of a finding is released once the finding was in a window. Each window reaches `window` characters
+       beyond the text that is released after it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ _WORD = frozenset(string.ascii_letters + string.digits + "+/=_.~:@%-")
 
 
 class TooLongFindingError(Exception):
-    """A finding did not end within MAX_HELD characters."""
+    """A finding has not ended within MAX_HELD characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text without its findings, and their kinds, in order; `held` is the kind of a finding that has not ended."""
+    """A text without its findings, and the kinds of the findings, in order.
+
+    `held` is the kind of a finding that has not ended.
+    """
 
     text: str
     kinds: tuple[str, ...] = ()
@@ -40,14 +43,14 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a text that begins `start` characters after its beginning."""
+    """A part of a text, which starts at character `start` of the text."""
 
     text: str
     start: int
 
 
 def redact(text: str, findings: Iterable[Finding]) -> Redacted:
-    """Replace each finding by a mark with its kind; merge overlapping findings under the kind of the first."""
+    """Replace each finding with a mark that names its kind. Overlapping findings merge into the kind of the first."""
     parts: list[str] = []
     kinds: list[str] = []
     at = 0
@@ -59,7 +62,7 @@ def redact(text: str, findings: Iterable[Finding]) -> Redacted:
 
 
 def merge(findings: Iterable[Finding], length: int) -> list[Finding]:
-    """Return findings in order, within a text of this length, and joined where they overlap."""
+    """Return the findings in order, limited to a text of this length, with overlapping findings merged."""
     merged: list[Finding] = []
     for found in sorted(findings, key=lambda one: (one.start, -one.end)):
         start, end = max(0, found.start), min(length, found.end)
@@ -76,28 +79,28 @@ def merge(findings: Iterable[Finding], length: int) -> list[Finding]:
 class TextStream:
     """A text that streams through a guard.
 
-    Call `next_window` after each `add` and after `end`, and `settle` its findings, until it returns None. With a
-    `window` of 0 the text is checked once, when it has ended.
+    After each `add` and after `end`, call `next_window` and pass its findings to `settle`, until `next_window` returns
+    None. With a `window` of 0, the text is checked once, after it has ended.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self._text = ""  # The text begins at the position `_base`, and the pieces follow.
-        self._pieces: list[str] = []  # Joining each to the text at once would take the square of its length.
+        self._text = ""  # starts at position `_base`; the pieces follow
+        self._pieces: list[str] = []  # joining each piece at once would take quadratic time
         self._base = 0
-        self._begin = 0  # The next window begins here.
-        self._out = 0  # The text from this position on is held back.
+        self._begin = 0  # start of the next window
+        self._out = 0  # the text from this position onwards is held back
         self._due = STRIDE
         self._length = 0
         self._has_ended = False
 
     def add(self, text: str) -> None:
-        """Add a piece."""
+        """Add a piece of the text."""
         self._pieces.append(text)
         self._length += len(text)
 
     def end(self) -> None:
-        """Say that no more comes."""
+        """Mark the text as complete."""
         self._has_ended = True
 
     @property
@@ -106,7 +109,7 @@ class TextStream:
         return self._joined()[self._out - self._base :]
 
     def next_window(self) -> Window | None:
-        """Return the next part to check; None while more text is needed, and after the last part."""
+        """Return the next part to check, or None if more text is needed or all of the text was checked."""
         if self._out == self._length and self._has_ended:
             return None
         if self._window and self._due <= self._length:
@@ -116,15 +119,15 @@ class TextStream:
         return Window(self._joined()[self._begin - self._base :], self._begin)
 
     def settle(self, findings: Sequence[Finding]) -> Redacted:
-        """Take the findings in the last returned window, and return the text to release.
+        """Apply the findings in the last returned window, and return the text to release.
 
-        Raises TooLongFindingError for a finding without an end.
+        Raises TooLongFindingError if a finding has not ended in time.
         """
         window = self.next_window()
         if window is None:
             return Redacted("")
-        is_last = not self._window or self._due > self._length  # before the end no other window is returned
-        before = self._out - self._begin  # characters that are out already
+        is_last = not self._window or self._due > self._length  # no other window precedes the end
+        before = self._out - self._begin  # characters already released
         text = window.text[before:]
         merged = merge((Finding(one.start - before, one.end - before, one.kind) for one in findings), len(text))
         size, held = len(text), ""
@@ -149,13 +152,13 @@ class TextStream:
         self._out += size
         self._begin = max(self._begin, self._out - self._window)
         done = self._begin - self._base
-        if 2 * done > len(self._text):  # Dropping it each time would take the square of the length of a large piece.
+        if 2 * done > len(self._text):  # dropping released text each time would take quadratic time
             self._text = self._text[done:]
             self._base = self._begin
 
 
 def _word_start(text: str, end: int) -> int:
-    """Return where the word before `end` begins; `end` without a word, and for a word that is too long."""
+    """Return the start of the word that ends at `end`, or `end` if there is no word or it is too long."""
     start = end
     while start and text[start - 1] in _WORD and end - start < _MAX_WORD:
         start -= 1

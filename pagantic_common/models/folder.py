@@ -2,10 +2,10 @@
 
 Several processes may use a folder at once:
 
-1. A model counts as pulled if its manifest exists, which is written last, and removed first.
-2. Files get their names by a rename within the folder, so that a name never stands for half a file.
-3. The partial file of a pull is named by the SHA-256 of the whole, and belongs to the holder of its lock.
-4. A service holds a shared lock on each file that it serves; a model is removed only under an exclusive lock.
+1. A model counts as pulled if its manifest exists. The manifest is written last and removed first.
+2. Files get their names by a rename within the folder, so that a name never stands for an incomplete file.
+3. The partial file of a pull is named by the SHA-256 of the complete file, and belongs to the holder of its lock.
+4. A service holds a shared lock on each file that it serves. A model is removed only under an exclusive lock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PulledModel(BaseModel):
 
     Attributes:
         source: The source of the pull, such as `smollm2:135m` or `hf:owner/repo/file.gguf@revision`.
-        context_tokens: Context window that it was trained with; 0 if its file does not contain it.
+        context_tokens: Context window with which the model was trained, or 0 if the file does not state it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,7 +54,7 @@ class PulledModel(BaseModel):
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for a text that cannot be the name of a pulled model."""
+    """Raise InvalidRequest if a text cannot be the name of a pulled model."""
     if _NAME.fullmatch(name) and not name.endswith(SUFFIX):
         return
     raise InvalidRequest(
@@ -64,7 +64,7 @@ def check_name(name: str) -> None:
 
 
 class ModelFolder:
-    """The pulled models of a folder, which need not exist."""
+    """The pulled models in a folder, which need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,7 +74,7 @@ class ModelFolder:
         return self.path / f"{name}{SUFFIX}"
 
     def find(self, name: str) -> PulledModel | None:
-        """Return a pulled model; None for a name that was not pulled, or has a damaged manifest."""
+        """Return a pulled model, or None if the name was not pulled or its manifest is damaged."""
         if not _NAME.fullmatch(name) or not self.file_of(name).is_file():
             return None
         try:
@@ -84,24 +84,24 @@ class ModelFolder:
             return None
 
     def models(self) -> list[PulledModel]:
-        """Return every pulled model, by name."""
+        """Return every pulled model, sorted by name."""
         names = sorted(path.stem for path in self.path.glob(f"*{SUFFIX}"))
         return [model for model in map(self.find, names) if model is not None]
 
     def find_content(self, sha256: str) -> PulledModel | None:
-        """Return a pulled model with this content, whatever its name."""
+        """Return a pulled model with this content under any name, or None if there is none."""
         return next((model for model in self.models() if model.sha256 == sha256), None)
 
     def unfinished_bytes(self) -> int:
-        """Return the bytes of pulls that have not ended."""
+        """Return the total size of unfinished pulls, in bytes."""
         return bytes_in(self.path / _PARTIAL)
 
     @contextmanager
     def pulling(self, sha256: str, wait_s: float, on_wait: Callable[[], None]) -> Iterator[Path]:
-        """Lend the partial file for a pull of this content, which still holds the data of an earlier pull.
+        """Lend the partial file for a pull of this content. It still holds the data of an earlier pull.
 
-        Waits for the end of another pull of the same content, and calls `on_wait` once before that. Raises Aborted if
-        the other pull has not ended within `wait_s` seconds, and PreconditionFailed if the folder is not writable.
+        Waits for the end of another pull of the same content, and calls `on_wait` once before the wait. Raises Aborted
+        if the other pull has not ended within `wait_s` seconds, and PreconditionFailed if the folder is not writable.
         """
         folder = self.path / _PARTIAL
         with self._explaining():
@@ -112,9 +112,9 @@ class ModelFolder:
             yield folder / sha256
 
     def publish(self, partial: Path, model: PulledModel, wait_s: float) -> None:
-        """Give a whole file its name; it leaves its place.
+        """Move a complete file to its final name.
 
-        Raises Conflict when another content has the name, and PreconditionFailed when the folder cannot be written.
+        Raises Conflict if other content has the name, and PreconditionFailed if the folder is not writable.
         """
         with self._changing(wait_s):
             self.check_free(model.name, model.sha256)
@@ -127,7 +127,7 @@ class ModelFolder:
             written.replace(manifest)
 
     def check_free(self, name: str, sha256: str) -> None:
-        """Raise Conflict if other content, or a file not known to hold this content, has the name."""
+        """Raise Conflict if the name is taken by other content, or by a file not known to hold this content."""
         known, file = self.find(name), self.file_of(name)
         if known is None and file.is_file() and sha256_of(file) != sha256:
             raise Conflict(f"{str(file)!r} is there, and no pull has made it: give the model another name with --as")
@@ -140,8 +140,8 @@ class ModelFolder:
     def remove(self, name: str, wait_s: float) -> PulledModel:
         """Delete a model and return its manifest.
 
-        Raises NotFound (CONFIG_MODEL_NOT_FOUND) for a name that was not pulled, and PreconditionFailed while a service
-        of this machine serves the model.
+        Raises NotFound (CONFIG_MODEL_NOT_FOUND) if the name was not pulled, and PreconditionFailed while a service on
+        this machine serves the model.
         """
         if self.find(name) is None:
             raise self.not_pulled(name)
@@ -159,15 +159,15 @@ class ModelFolder:
         return model
 
     def remove_unfinished(self) -> int:
-        """Delete the partial files of interrupted pulls, and return the freed bytes; running pulls keep theirs.
+        """Delete the partial files of interrupted pulls, and return the number of freed bytes.
 
-        Raises PreconditionFailed if the folder is not writable.
+        The files of running pulls stay. Raises PreconditionFailed if the folder is not writable.
         """
         with self._explaining():
             return sum(map(_delete_unlocked, (self.path / _PARTIAL).glob("*.lock")))
 
     def not_pulled(self, name: str) -> NotFound:
-        """Return the failure for a name that was not pulled; it lists the pulled models."""
+        """Return the failure for a name that was not pulled. It lists the pulled models."""
         names = ", ".join(model.name for model in self.models()) or "none"
         return NotFound(f"no model {name!r} was pulled; there are: {names}", code=ErrorCode.CONFIG_MODEL_NOT_FOUND)
 
@@ -176,7 +176,7 @@ class ModelFolder:
 
     @contextmanager
     def _changing(self, wait_s: float) -> Iterator[None]:
-        """Keep others from changing names inside the block."""
+        """Keep other processes from changing names inside the block."""
         with self._explaining(), (self.path / ".lock").open("ab") as lock:
             _wait_for(lock, wait_s, lambda: None, f"another command has changed {str(self.path)!r} for {wait_s:g} s")
             yield
@@ -195,16 +195,16 @@ class ModelFolder:
 
 @contextmanager
 def serving(files: Iterable[Path]) -> Iterator[None]:
-    """Keep the given model files from being removed by `pagantic rm` inside the block; others are left alone."""
+    """Prevent `pagantic rm` from removing the given model files inside the block; unreadable files are skipped."""
     with ExitStack() as stack:
         for path in files:
-            with suppress(OSError):  # a file that cannot be read is reported where it is loaded
+            with suppress(OSError):  # an unreadable file is reported where it is loaded
                 _try_lock(stack.enter_context(path.open("rb")), fcntl.LOCK_SH)
         yield
 
 
 def _wait_for(lock: BinaryIO, wait_s: float, on_wait: Callable[[], None], problem: str) -> None:
-    """Lock a file for this process alone; raises Aborted after `wait_s` seconds."""
+    """Lock a file exclusively for this process. Raises Aborted if that takes longer than `wait_s` seconds."""
     if _try_lock(lock, fcntl.LOCK_EX):
         return
     on_wait()
@@ -224,9 +224,9 @@ def _try_lock(file: BinaryIO, kind: int) -> bool:
 
 
 def _delete_unlocked(lock_file: Path) -> int:
-    """Delete the partial file of a pull unless it is running; return the freed bytes.
+    """Delete the partial file of a pull unless the pull is running, and return the number of freed bytes.
 
-    The lock's file stays: another process may have opened it already.
+    The lock file stays, because another process may have opened it already.
     """
     with lock_file.open("ab") as lock:
         if not _try_lock(lock, fcntl.LOCK_EX):
@@ -235,7 +235,7 @@ def _delete_unlocked(lock_file: Path) -> int:
 
 
 def _delete(file: Path, folder: Path) -> int:
-    """Delete a file and a folder, if they exist; return the freed bytes."""
+    """Delete a file and a folder, if they exist, and return the number of freed bytes."""
     freed = bytes_in(folder) + (file.stat().st_size if file.exists() else 0)
     file.unlink(missing_ok=True)
     if folder.exists():
@@ -244,7 +244,7 @@ def _delete(file: Path, folder: Path) -> int:
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of all files below a folder, which may come and go meanwhile."""
+    """Return the total size of all files below a folder. Files may appear and disappear meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""Reads the metadata of a GGUF file without an engine; the file may be hostile."""
+"""Reads the metadata of a GGUF file without an engine. The file may be hostile."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ MAX_TEXT_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 128 * 1024 * 1024
 MAX_ELEMENTS = 16 * 1024 * 1024
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-# struct's letter of each type of a number, in the order of the format's enumeration.
+# The `struct` letter for each numeric type, in the order of the format's enumeration.
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
 
 
 class NotGguf(ValueError):
-    """The file is no GGUF file of version 2 or 3, or it is damaged."""
+    """The file is damaged, or is not a GGUF file of version 2 or 3."""
 
 
 def read_gguf_header(path: Path) -> dict[str, str]:
-    """Return the metadata as text, booleans as true and false; arrays are left out.
+    """Return the metadata as text, with booleans as true and false. Arrays are left out.
 
-    Raises NotGguf, also for a value beyond the limits of this module, and OSError.
+    Raises NotGguf if the file is invalid or a value exceeds the limits of this module, and OSError if it is unreadable.
     """
     with path.open("rb") as file:
         reader = _Reader(file, path.stat().st_size)
@@ -32,7 +32,7 @@ def read_gguf_header(path: Path) -> dict[str, str]:
         version = reader.number("I")
         if version not in (2, 3):
             raise NotGguf(f"its version of the format is {version}, and 2 and 3 are known")
-        reader.number("Q")  # the number of tensors
+        reader.number("Q")  # number of tensors
         count = _bounded(reader.number("Q"), MAX_ENTRIES, "entries")
         metadata: dict[str, str] = {}
         for _ in range(count):
@@ -61,7 +61,7 @@ class _Reader:
         return self.take(_bounded(self.number("Q"), MAX_TEXT_BYTES, "bytes of a text")).decode("utf-8", "replace")
 
     def value(self, kind: int) -> str | None:
-        """Return a value as text; None for an array, which is skipped."""
+        """Read a value, and return it as text. An array is skipped, and returned as None."""
         if kind == _STRING:
             return self.text()
         if kind == _ARRAY:

@@ -9,16 +9,18 @@ SCORE_PAIRS = "score_pairs"
 CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
 TEXT_CAPABILITIES = ("json_schema", "gbnf")
 
-# The values of llama.cpp's enumeration of poolings.
+# The values of the enumeration of poolings in llama.cpp.
 _NO_POOLING = ("", "0")
 _RANK_POOLING = "4"
 
 
 def capabilities_of(read: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the capabilities of a model; empty for a model that neither generates text nor pools its vectors.
+    """Return the capabilities of a model, which may be empty.
+
+    They are empty for a model that neither generates text nor pools its vectors.
 
     Args:
-        read: Returns a value of the metadata as text: a boolean as true or false, and a missing value as empty text.
+        read: Returns a metadata value as text: a boolean as true or false, and a missing value as an empty string.
     """
     architecture = read("general.architecture")
     pooling = read(f"{architecture}.pooling_type")
@@ -34,7 +36,7 @@ def capabilities_of(read: Callable[[str], str]) -> tuple[str, ...]:
 
 
 def trained_window(read: Callable[[str], str]) -> int:
-    """Return the context window in tokens that the model was trained with; 0 when its file does not say."""
+    """Return the context window, in tokens, with which the model was trained, or 0 if its file does not state it."""
     window = read(f"{read('general.architecture')}.context_length")
     if window.isdecimal():
         return int(window)

@@ -1,4 +1,4 @@
-"""Finds the file that a setting means: a path, or the name of a pulled model."""
+"""Finds the file that a setting denotes: a path, or the name of a pulled model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ NO_MODEL = "none"
 
 
 def model_file(given: str) -> str:
-    """Return the path of a model's file. A value with a slash or the suffix of GGUF files is a path.
+    """Return the path of a model file. A value that has a slash or the suffix of GGUF files is a path.
 
-    Raises ValueError with the next step for a name that was not pulled.
+    Raises ValueError, with the user's next step, if a name was not pulled.
     """
     path = os.path.expanduser(given)  # noqa: PTH111 - the text is kept, as in "./model.gguf"
     if not given or "/" in path or path.endswith(SUFFIX) or Path(path).is_file():
@@ -27,7 +27,7 @@ def model_file(given: str) -> str:
 
 
 def _step_to(name: str, folder: ModelFolder) -> str:
-    """Return how to get a model of a name, or the right name."""
+    """Return the command that pulls the named model, or a hint at the correct name."""
     if name in catalog():
         return f"run `pagantic pull {name}` first"
     names = sorted({*catalog(), *(model.name for model in folder.models())})

@@ -1,4 +1,4 @@
-"""The folder of pulled models, and their permitted sources."""
+"""The folder of pulled models, and the permitted sources of models."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HOSTS_VARIABLE = "PAGANTIC_MODELS_HOSTS"
 class ModelSettings(BaseSettings):
     """The settings of `pagantic pull`, read from the environment as PAGANTIC_MODELS_<NAME>.
 
-    `folder` is here so that its name is known and its value checked before anything starts. Other code calls
-    `models_folder`, which is fast enough for completion: it reads no other setting.
+    `folder` is declared here so that its name is known and its value is checked before anything starts. Other code
+    calls `models_folder`, which reads no other setting and is therefore fast enough for shell completion.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_MODELS_")
@@ -59,9 +59,10 @@ class ModelSettings(BaseSettings):
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of pulled models: PAGANTIC_MODELS_FOLDER, or `pulled` in the cache folder. It is absolute.
+    """Return the absolute path of the folder of pulled models.
 
-    Raises InvalidRequest.
+    It is PAGANTIC_MODELS_FOLDER or, if that is unset, `pulled` in the cache folder. Raises InvalidRequest if
+    PAGANTIC_MODELS_FOLDER names an unknown user.
     """
     if given := environment.get(FOLDER_VARIABLE):
         return path_of(FOLDER_VARIABLE, given)

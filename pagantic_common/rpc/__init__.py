@@ -1,1 +1,1 @@
-"""The only way to start a server, open a channel and make a call, and the only table of statuses."""
+"""The only code that starts a server, opens a channel or makes a call, and the only table of statuses."""

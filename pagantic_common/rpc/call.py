@@ -1,10 +1,10 @@
-"""Calls of other services: propagate the remaining deadline and the correlation, and restore the errors.
+"""Calls of other services: propagates the remaining deadline and the correlation, and restores errors.
 
-These are plain functions around a stub's method. An aio interceptor costs a task per call and layer, and a streaming
-interceptor hides the call that must be cancelled.
+These are plain functions around a stub's method. An aio interceptor needs a task for each call and layer, and a
+streaming interceptor hides the call that must be cancelled.
 
 When grpcio sends a stream of requests, it loses the status of a server that ends the call early: the failed write
-becomes the call's status, and an error of the stream is only logged. So requests are written here.
+becomes the call's status, and an error of the stream is only logged. This module therefore writes the requests itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_tracepare
 
 STATUS_POLL_S: Final = 0.01
 STATUS_POLLS: Final = 100
-_FAILED_WRITE: Final = "Internal error from Core"  # grpcio's words
+_FAILED_WRITE: Final = "Internal error from Core"  # grpcio's wording
 
 ResponseT = TypeVar("ResponseT")
 StreamMethod: TypeAlias = (
@@ -59,7 +59,10 @@ def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], .
 
 
 def remaining_timeout_s(service: str, timeout_s: float | None) -> float | None:
-    """Return the shorter of `timeout_s` and the time to the deadline; raises DeadlineExceeded after the deadline."""
+    """Return the shorter of `timeout_s` and the time left before the deadline.
+
+    Raises DeadlineExceeded if the deadline has passed.
+    """
     left_s = current_deadline().remaining_s(time.monotonic())
     if left_s is None:
         return timeout_s
@@ -78,7 +81,7 @@ async def call_unary(
     *,
     credentials: str = "",
 ) -> ResponseT:
-    """Make a unary call; raises the service's PaganticError. Cancelling the task cancels the call."""
+    """Make a unary call. Raises the service's PaganticError. Cancelling the task cancels the call."""
     timeout = remaining_timeout_s(service, timeout_s)
     with _span_of(method) as called:
         try:
@@ -92,7 +95,7 @@ async def call_unary(
 
 @contextmanager
 def _span_of(method: object) -> Iterator[Span]:
-    """Record a call as a span, and send its ids to the service."""
+    """Record a call as a span, and send the ids of the span to the service."""
     if not is_recording():
         yield INVALID_SPAN
         return
@@ -122,12 +125,12 @@ async def call_stream(
     credentials: str = "",
     finishes_reads: bool = False,
 ) -> AsyncGenerator[ResponseT, None]:
-    """Make a streaming call, with a request or a stream of them; closing the generator cancels it.
+    """Make a streaming call, with one request or a stream of requests. Closing the generator cancels the call.
 
-    Close it (contextlib.aclosing) when leaving early.
+    Close the generator (contextlib.aclosing) to leave early.
 
-    With `finishes_reads`, a read that is under way when the task is cancelled ends by itself. It costs a task for each
-    response; without it, grpcio loses some memory for each cancelled read (grpc/grpc#43360).
+    With `finishes_reads`, a read in progress completes if the task is cancelled. That needs a task for each response;
+    without it, grpcio leaks some memory for each cancelled read (grpc/grpc#43360).
     """
     async with opened_stream(service, method, request, timeout_s, credentials) as opened:
         try:
@@ -140,7 +143,10 @@ async def call_stream(
 def opened_stream(
     service: str, method: StreamMethod[ResponseT], request: Any, timeout_s: float | None, credentials: str
 ) -> AbstractAsyncContextManager[OpenCall[ResponseT]]:
-    """Make a streaming call and cancel it at the end of the context; raises DeadlineExceeded after the deadline."""
+    """Make a streaming call, which is cancelled at the end of the context.
+
+    Raises DeadlineExceeded if the deadline has passed.
+    """
     return _opened_call(method, request, remaining_timeout_s(service, timeout_s), credentials)
 
 
@@ -150,7 +156,7 @@ async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[Respons
 
 
 class OpenCall(Generic[ResponseT]):
-    """A call that is made; its responses are read from `responses`."""
+    """A call in progress, whose responses are read from `responses`."""
 
     def __init__(self, responses: StreamCall[ResponseT]) -> None:
         self.responses = responses
@@ -158,14 +164,14 @@ class OpenCall(Generic[ResponseT]):
 
     @property
     def status(self) -> grpc.StatusCode | None:
-        """The status with which the server ended the call; None before that."""
+        """The status with which the server ended the call, or None if it has not ended."""
         if not self.responses.done():
             return None
         code: grpc.StatusCode = _value_of(self.responses.code())
         return code
 
     def note_end(self, call: Any) -> None:
-        """Note the server's status; grpcio calls this for each status that it sets, including a failed write's."""
+        """Note the server's status. grpcio also calls this for the status of a failed write."""
         code, details = _value_of(call.code()), _value_of(call.details())
         if details != _FAILED_WRITE:
             metadata = _value_of(call.initial_metadata()), _value_of(call.trailing_metadata())
@@ -173,7 +179,7 @@ class OpenCall(Generic[ResponseT]):
 
     @asynccontextmanager
     async def writing(self, request: Any) -> AsyncIterator[None]:
-        """Write a stream of requests within the block; a single request is written already."""
+        """Write a stream of requests during the block. A single request has already been written."""
         if not isinstance(request, AsyncIterable):
             yield
             return
@@ -192,7 +198,7 @@ class OpenCall(Generic[ResponseT]):
                 await writing
 
     async def error_of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error with which the server ended the call, which may arrive a moment after a failed write."""
+        """Return the error with which the server ended the call. It may arrive shortly after a failed write."""
         for _ in range(STATUS_POLLS):
             if error.details() != _FAILED_WRITE:
                 return error
@@ -203,7 +209,7 @@ class OpenCall(Generic[ResponseT]):
 
 
 def _value_of(known: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that has nothing to wait for."""
+    """Return the result of a coroutine that does not need to wait, or None if it does."""
     try:
         known.send(None)
     except StopIteration as end:
@@ -216,7 +222,7 @@ def _value_of(known: Coroutine[Any, Any, Any]) -> Any:
 async def _opened_call(
     method: Callable[..., StreamCall[ResponseT]], request: Any, timeout_s: float | None, credentials: str
 ) -> AsyncIterator[OpenCall[ResponseT]]:
-    """Make a streaming call, and cancel it at the end of the context; raises the errors of a stream of requests."""
+    """Make a streaming call, which is cancelled at the end of the context. Raises the errors of the request stream."""
     with _span_of(method) as called:
         metadata = outgoing_metadata(credentials)
         if isinstance(request, AsyncIterable):
@@ -238,7 +244,7 @@ async def _write_all(call: Any, requests: AsyncIterable[Any]) -> None:
             await call.write(request)
         await call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        return  # the call has ended, and its reader gets the status
+        return  # the call has ended; its reader receives the status
     except Exception:
         call.cancel()
         raise

@@ -1,7 +1,7 @@
-"""gRPC's health service for a server with watchers that may be slow, hostile or gone.
+"""gRPC's health service for a server whose watchers may be slow, hostile or gone.
 
-The service of grpcio-health-checking writes to each watcher under the lock that every change needs. A single watcher
-that does not read would block every change, and keep the server from stopping.
+The service of grpcio-health-checking writes to each watcher while it holds the lock that every change needs. A single
+watcher that does not read would block every change, and keep the server from stopping.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Holds the status of each name."""
+    """Serves the health status of each name."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, int] = {}
@@ -32,11 +32,11 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._is_stopping = False
 
     def status_of(self, name: str) -> int | None:
-        """Return the status of a name; None for an unknown name."""
+        """Return the status of a name, or None if the name is unknown."""
         return self._statuses.get(name)
 
     def set(self, name: str, status: int) -> None:
-        """Set the status of a name; after `stop` nothing changes."""
+        """Set the status of a name. After `stop`, this has no effect."""
         if not self._is_stopping:
             self._set(name, status)
 
@@ -48,20 +48,23 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self.set(READINESS, status)
 
     def stop(self) -> None:
-        """Set every name to NOT_SERVING for good."""
+        """Set every name to NOT_SERVING permanently."""
         self._is_stopping = True
         for name in self._statuses:
             self._set(name, NOT_SERVING)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> Any:  # noqa: N802 - gRPC's name
-        """Answer with a name's status; NOT_FOUND for an unknown name."""
+        """Return the status of a name. The call fails with NOT_FOUND if the name is unknown."""
         status = self._statuses.get(request.service)
         if status is None:
             await _refuse(request, context)
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
-        """Send a name's status now and at each change; NOT_FOUND for a long name, which would occupy memory."""
+        """Send the status of a name now and at each change.
+
+        The call fails with NOT_FOUND if the name is long, because the name would occupy memory.
+        """
         if len(request.service) > MAX_NAME_CHARS:
             await _refuse(request, context)
         sent: int | None = None

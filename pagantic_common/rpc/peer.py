@@ -1,9 +1,9 @@
 """A called service: calls wait while it starts or restarts, and are refused while it is gone.
 
-gRPC itself decides about immediate retries (`service_config`); this module decides about longer waits. A call is made
-once a connection reports the service as serving. It waits for that within the caller's deadline and the peer's
-patience. A call without an answer is repeated after such a wait only if it changes nothing. After a wait without
-success, later calls wait only as long as a reconnect takes, until the service is back.
+gRPC decides about immediate retries (`service_config`); this module decides about longer waits. A call is made once a
+connection reports that the service is serving. The wait for that is limited by the caller's deadline and the peer's
+patience. An unanswered call is repeated after such a wait only if it changes nothing. After a wait that failed, later
+calls wait only as long as a reconnect takes, until the service is back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ResponseT = TypeVar("ResponseT")
 
 Credentials = Callable[[str, Principal], str]
 
-RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its maximum, and connecting takes time
+RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its maximum, and connecting takes more time
 
 log = get_logger(__name__)
 refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, because the service does not answer")
@@ -45,13 +45,13 @@ waiting_calls = make_balance(RPC_WAITING_CALLS, "Calls that wait for a connectio
 
 
 def pass_on(_name: str, caller: Principal) -> str:
-    """Return the credentials of a service that works for its callers alone."""
+    """Return the credentials of a service that works only for its callers."""
     return caller.tenant_token
 
 
 @dataclass(slots=True)
 class _Ending:
-    """End of a stream: with an error, or without."""
+    """End of a stream. `error` is None if the stream ended without an error."""
 
     error: PaganticError | None = None
 
@@ -61,10 +61,10 @@ class Peer:
 
     Args:
         name: Name of the service, for messages.
-        channel: The channel to the service; its connections report whether the service serves.
-        patience_s: Longest time that a call waits for the service, in all its waits together; 0 never waits.
-        credentials: Returns the `authorization` of a call for the current caller, by the peer's name.
-        now_s: Monotonic time.
+        channel: The channel to the service. Its connections report whether the service is serving.
+        patience_s: Longest total time that a call waits for the service, seconds. If 0, no call waits.
+        credentials: Returns the `authorization` of a call, given the peer's name and the current caller.
+        now_s: Returns the monotonic time in seconds.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Peer:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused, because the last calls had no answer."""
+        """Whether calls are refused because the latest calls had no answer."""
         return self._breaker.is_open
 
     async def call_unary(
@@ -99,11 +99,11 @@ class Peer:
         *,
         answer_s: float | None = None,
     ) -> ResponseT:
-        """Make a unary call as `rpc.call.call_unary` does; raises Unreachable when the wait is too long.
+        """Make a unary call as `rpc.call.call_unary` does. Raises Unreachable if the wait is too long.
 
-        `timeout_s` counts from the start of the call; the caller's deadline includes the wait. A call that changes
-        nothing is made again when it has no answer after `answer_s`, for its replica may be frozen; the last attempt
-        has `timeout_s`.
+        `timeout_s` counts from the start of the call, whereas the caller's deadline includes the wait. A call that
+        changes nothing is repeated if there is no answer after `answer_s`, because its replica may be frozen. The last
+        attempt may take `timeout_s`.
         """
         patience = self._patience_for(method)
         while True:
@@ -129,10 +129,10 @@ class Peer:
         *,
         place: Place | None = None,
     ) -> AsyncGenerator[ResponseT, None]:
-        """Make a streaming call as `rpc.call.call_stream` does; each message counts as an answer.
+        """Make a streaming call as `rpc.call.call_stream` does. Each message counts as an answer.
 
-        The request may be a stream of requests, for a method that takes a stream. A call with a `place` in a line waits
-        there while the service has no room for it.
+        The request may be a stream of requests, if the method accepts a stream. A call with a `place` in a queue waits
+        there while the service has no capacity for it.
         """
         patience = self._patience_for(method)
         is_answered = False
@@ -159,7 +159,7 @@ class Peer:
 
     @contextlib.asynccontextmanager
     async def _ending(self, opened: OpenCall[Any]) -> AsyncIterator[_Ending]:
-        """Catch the failure of a stream that is read inside, so that it can be looked at when the stream is closed."""
+        """Catch the failure of the enclosed stream, so that it can be examined after the stream is closed."""
         ending = _Ending()
         try:
             yield ending
@@ -178,7 +178,7 @@ class Peer:
         return _Patience(self._patience_s, attempts=attempts)
 
     async def _admit(self, patience: _Patience) -> None:
-        """Return when a call may be made; raises Unreachable when the wait exceeds the patience."""
+        """Wait until a call may be made. Raises Unreachable if the wait exceeds the patience."""
         while True:
             state = self._channel.get_state(try_to_connect=True)
             if state is grpc.ChannelConnectivity.READY:
@@ -212,7 +212,7 @@ class Peer:
     def _note(self, error: PaganticError | None) -> None:
         if isinstance(error, Unreachable):
             self._breaker.note_failure(self._now_s())
-        elif not isinstance(error, DeadlineExceeded | Cancelled):  # these say nothing about the service
+        elif not isinstance(error, DeadlineExceeded | Cancelled):  # these errors do not reveal the state of the service
             self._breaker.note_answer()
         self._log_change(str(error))
 
@@ -236,7 +236,7 @@ add_gauges(RPC_OPEN_CIRCUITS, "Connections whose calls are refused", "service", 
 
 
 class _Patience:
-    """The time that a call may still wait, and its remaining attempts."""
+    """The time that a call may still wait, and the number of its remaining attempts."""
 
     def __init__(self, patience_s: float, *, attempts: int) -> None:
         self._bound_s = patience_s
@@ -246,17 +246,17 @@ class _Patience:
 
     @property
     def left_s(self) -> float:
-        """The remaining time."""
+        """The remaining time in seconds."""
         return self._bound_s - self.spent_s
 
     def limit(self, bound_s: float) -> None:
-        """Lower the bound, unless the call has waited already."""
+        """Lower the limit, unless the call has already waited."""
         if not self.spent_s:
             self._bound_s = min(self._bound_s, bound_s)
 
     @contextlib.contextmanager
     def waiting(self, service: str) -> Iterator[None]:
-        """Count the time inside; raises DeadlineExceeded when the caller's deadline passed before or during it."""
+        """Count the time spent inside. Raises DeadlineExceeded if the caller's deadline passes before or during it."""
         started_s = time.monotonic()
         self._check_deadline(service)
         waiting_calls.add(1, {"service": service})
@@ -272,21 +272,21 @@ class _Patience:
             raise DeadlineExceeded(f"the deadline passed while the {service} service could not be reached")
 
     def deadline_s(self) -> float:
-        """Return the time to the caller's deadline; infinity without a deadline."""
+        """Return the time left before the caller's deadline, or infinity if there is no deadline."""
         left_s = current_deadline().remaining_s(time.monotonic())
         if left_s is None:
             return math.inf
         return left_s
 
     def attempt_s(self, timeout_s: float | None, answer_s: float | None) -> float | None:
-        """Return the timeout of the next attempt; the last attempt gets the whole timeout."""
+        """Return the timeout of the next attempt. The last attempt may take `timeout_s`."""
         self._is_short = answer_s is not None and self._attempts_left > 1
         if self._is_short:
             return answer_s
         return timeout_s
 
     def allows_another(self, error: PaganticError) -> bool:
-        """Return whether a call with this error may be retried: it had no answer, and has attempts left."""
+        """Return whether a call that failed with this error may be retried: it had no answer, and has attempts left."""
         self._attempts_left -= 1
         is_unanswered = isinstance(error, Unreachable)
         if self._is_short and isinstance(error, DeadlineExceeded):

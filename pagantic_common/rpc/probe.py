@@ -1,4 +1,4 @@
-"""Asks a server for its health, from a program without asyncio."""
+"""Queries the health of a server, from a program without asyncio."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ PROBE_TIMEOUT_S = 1.0
 
 
 def ask_health(address: str, name: str = READINESS, environment: Mapping[str, str] = os.environ) -> str:
-    """Return SERVING, NOT_SERVING or another status of a name; empty when nothing answers within a second.
+    """Return the status of a name, such as SERVING or NOT_SERVING.
 
-    Raises InvalidRequest for a file of the environment that TLS needs and that cannot be read.
+    Returns an empty string if there is no answer within a second. Raises InvalidRequest if a TLS file that the
+    environment names cannot be read.
     """
     request = health_pb2.HealthCheckRequest(service=name)
     with find_target(address, environment).open_blocking() as channel:

@@ -1,6 +1,6 @@
 """Server reflection that keeps the comments of the proto files, so that `grpcurl describe` reads as documentation.
 
-The descriptors in generated Python code have no comments; they come from the descriptor set beside that code.
+The descriptors in generated Python code have no comments. The comments come from the descriptor set beside that code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _CommentedFile:
 
 
 class _CommentedPool:
-    """The default pool, with comments."""
+    """The default descriptor pool, with comments."""
 
     def __init__(self) -> None:
         self._pool: Any = descriptor_pool.Default()

@@ -1,6 +1,6 @@
-"""Surrounds every call of a server: bounds calls, sets their scope, and turns their errors into statuses.
+"""Wraps every call of a server: limits calls, sets their scope, and turns their errors into statuses.
 
-The scope comes from the metadata of a call: the caller's correlation, trace and deadline.
+The scope is read from the metadata of a call: the caller's correlation, trace and deadline.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pagantic_common.telemetry.tracing import (
 BUSY_RETRY_AFTER_S = 1.0
 MAX_SIDE_STREAMS_PER_CONNECTION = 4
 MAX_SIDE_STREAMS_PER_HOST = 256
-# gRPC's own metadata: the time until the caller's retry, negative for no retry; and the number of earlier attempts.
+# gRPC's own metadata: the time until the caller's retry (negative for no retry), and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
 SPIFFE_ID_PROPERTY = "peer_spiffe_id"  # gRPC's name
@@ -73,13 +73,13 @@ _NO_RETRY: Trailing = ((RETRY_PUSHBACK_KEY, "-1"),)
 class CallLimits:
     """Counts running calls and side streams.
 
-    Side streams are gRPC's own streams: health watches and reflection. They cost little and never end, so they do not
-    count as calls.
+    Side streams belong to gRPC's own services: health watches and reflection. They use few resources and never end, so
+    they do not count as calls.
 
     Args:
-        max_calls: Most running calls.
-        max_calls_per_host: Most running calls from a single host.
-        max_bytes: Most bytes in the requests of running calls; a single request may be larger.
+        max_calls: Largest number of running calls.
+        max_calls_per_host: Largest number of running calls from a single host.
+        max_bytes: Largest total size of the requests of running calls, in bytes. A single request may be larger.
     """
 
     def __init__(self, max_calls: int, max_calls_per_host: int, max_bytes: int) -> None:
@@ -94,11 +94,11 @@ class CallLimits:
 
     @property
     def running(self) -> int:
-        """Number of running calls."""
+        """The number of running calls."""
         return self._running
 
     def begin_call(self, peer: str, size_bytes: int) -> None:
-        """Count a call of a gRPC peer, `ipv4:10.0.0.1:5000`; raises Overloaded beyond a limit."""
+        """Count a call of a gRPC peer, such as `ipv4:10.0.0.1:5000`. Raises Overloaded if a limit is exceeded."""
         host = host_of(peer)
         if self._running >= self._max_calls:
             raise _busy(f"the service already runs {self._max_calls} calls")
@@ -117,9 +117,9 @@ class CallLimits:
         _decrement(self._calls, host_of(peer))
 
     def begin_side_stream(self, peer: str) -> None:
-        """Count one of gRPC's own streams; raises Overloaded beyond a limit."""
+        """Count a stream of gRPC's own services. Raises Overloaded if a limit is exceeded."""
         host = host_of(peer)
-        is_of_one_connection = host != peer  # callers of a socket file all have the same name
+        is_of_one_connection = host != peer  # all callers of a socket file have the same name
         if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
             raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
         if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
@@ -128,13 +128,16 @@ class CallLimits:
         self._streams_of_host[host] += 1
 
     def end_side_stream(self, peer: str) -> None:
-        """Count a stream of gRPC's own as ended."""
+        """Count a stream of gRPC's own services as ended."""
         _decrement(self._streams_of_connection, peer)
         _decrement(self._streams_of_host, host_of(peer))
 
 
 def host_of(peer: str) -> str:
-    """Return a peer's host, which is `ipv4:10.0.0.1` for `ipv4:10.0.0.1:5000`; a socket file is its own host."""
+    """Return a peer's host, for example `ipv4:10.0.0.1` for `ipv4:10.0.0.1:5000`.
+
+    The host of a socket file is the peer itself.
+    """
     if peer.startswith(("ipv4:", "ipv6:")):
         return peer.rpartition(":")[0]
     return peer
@@ -155,7 +158,10 @@ class Malformed:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps our methods, and limits calls of every method. A method that takes a stream returns a single response."""
+    """Wraps this system's methods, and limits calls of every method.
+
+    Every method that accepts a stream of requests must also return a stream of responses.
+    """
 
     def __init__(self, limits: CallLimits, gate: Gate) -> None:
         self._limits = limits
@@ -166,7 +172,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return the method's handler inside the scope of its call."""
+        """Return the handler of the method, wrapped in the scope of its call."""
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -211,7 +217,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if isinstance(request, AsyncIterable):
                 request = _readable(request)
             try:
-                # Closed here, not by the garbage collector: the work stops at once when the caller is gone.
+                # Closed here and not by the garbage collector, so that the work stops as soon as the caller is gone.
                 async with (
                     self._call_scope(method, request, context) as admitted,
                     aclosing(behavior(request, context)) as responses,
@@ -249,7 +255,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._limits.end_call(peer, size)
 
     def _bound_side_stream(self, handler: Any) -> Any:
-        """Bound the streams of gRPC's own services; their unary methods, such as health checks, are not bounded."""
+        """Limit the streams of gRPC's own services. Their unary methods, such as health checks, are not limited."""
         if not handler.response_streaming:
             return handler
         behavior, make_handler = handler.unary_stream, grpc.unary_stream_rpc_method_handler
@@ -278,7 +284,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 @contextmanager
 def _logging_failures() -> Iterator[None]:
-    """Log the failures inside, where the log lines have the ids of the call."""
+    """Log the failures of the enclosed work, so that the log entries have the ids of the call."""
     try:
         yield
     except grpc.aio.AbortError:
@@ -294,7 +300,7 @@ def _logging_failures() -> Iterator[None]:
 
 
 def _spiffe_id_of_peer(context: Context) -> str:
-    """Return the SPIFFE id of the peer's certificate; empty without an id or with several."""
+    """Return the SPIFFE id in the peer's certificate, or an empty string unless there is exactly one."""
     found = [value.decode() for value in context.auth_context().get(SPIFFE_ID_PROPERTY, ())]
     if len(found) != 1:
         return ""
@@ -307,7 +313,7 @@ def _check_readable(request: Any) -> None:
 
 
 async def _readable(requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Yield the requests of a stream; raises InvalidRequest for a request that cannot be decoded."""
+    """Yield the requests of a stream. Raises InvalidRequest if a request cannot be decoded."""
     async for request in requests:
         _check_readable(request)
         yield request
@@ -327,7 +333,7 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 @dataclass(slots=True)
 class _End:
-    """The end of a call; its status is CANCELLED unless another is set."""
+    """The end of a call. The status is CANCELLED unless another status is set."""
 
     method: str
     status: str = "CANCELLED"
@@ -340,7 +346,7 @@ class _End:
 
 
 def _error_for_caller(error: BaseException) -> PaganticError:
-    """Return the error that the caller gets; raises the caller's own cancellation.
+    """Return the error to send to the caller. If the caller cancelled the call, re-raise the cancellation.
 
     gRPC sends no status for a cancelled handler, so a caller that did not cancel would wait until its deadline.
     """
@@ -364,10 +370,10 @@ async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn
 
 
 def _pushback(context: Context, error: PaganticError) -> Trailing:
-    """Return the trailer with the retry time for the caller's gRPC; empty if its own backoff is right.
+    """Return the trailer that sets or forbids gRPC's retry, or no trailer if gRPC's own backoff applies.
 
-    There is no retry after the deadline, nor for an Unavailable with a time to wait: usually it comes from another
-    service, which was retried already, and retries at each hop multiply.
+    There is no retry after the deadline. There is also no retry for an Unavailable with a time to wait: it usually
+    comes from another service and was already retried, and retries at each hop multiply.
     """
     wait_s = error.retry_after_s
     if isinstance(error, Unavailable) and wait_s is not None:
@@ -385,7 +391,10 @@ def _pushback(context: Context, error: PaganticError) -> Trailing:
 
 @contextmanager
 def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | None) -> Iterator[None]:
-    """Set correlation, trace and deadline for the work of a call inside; raises InvalidRequest for wrong metadata."""
+    """Set correlation, trace and deadline for the enclosed work of a call.
+
+    Raises InvalidRequest if the metadata is invalid.
+    """
     traceparent = str(metadata.get(TRACEPARENT_KEY, ""))
     correlation = CorrelationContext(
         parent_span_id=span_id_of(traceparent),
@@ -401,7 +410,7 @@ def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | No
 
 @contextmanager
 def _span_of(method: str, traceparent: str) -> Iterator[None]:
-    """Record a call as a span below the caller's; without recording, only propagate its ids."""
+    """Record a call as a span below the caller's span or, if spans are not recorded, only propagate the ids."""
     if not is_recording():
         with trace_ids(traceparent):
             yield
@@ -420,7 +429,7 @@ def _span_of(method: str, traceparent: str) -> Iterator[None]:
         served.set_attribute(RPC_STATUS, "OK")
 
 
-# The statuses that are failures of the server, by the conventions for calls.
+# The statuses that count as server failures, by the conventions for calls.
 _OF_THE_SERVER = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 
 

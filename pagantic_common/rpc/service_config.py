@@ -1,8 +1,8 @@
-"""The service config of every channel: the calls that gRPC itself retries, and how.
+"""The service config of every channel: which calls gRPC itself retries, and how.
 
-A call is retried only before its first response, within its deadline, and while few calls fail: each failed attempt
-takes a token from the channel's budget, each success returns a part of a token, and with less than half of the tokens
-there are no retries. With `grpc-retry-pushback-ms` a server sets the time of a retry, or forbids it.
+A call is retried only before its first response, within its deadline, and while few calls fail. Each failed attempt
+removes a token from the channel's budget, and each success returns a part of a token. With less than half of the tokens
+left, there are no retries. A server can set the time of a retry, or forbid it, with `grpc-retry-pushback-ms`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 3
 BUDGET_TOKENS = 10
 TOKENS_PER_SUCCESS = 0.2
 
-# Calls that change nothing. Other calls are made only once: no tool and no request must run twice.
+# Calls that change nothing. Other calls are made only once: no tool and no request may run twice.
 RETRIED_METHODS = {
     "pagantic.inference.v1.InferenceService": (
         "Infer",
@@ -63,7 +63,7 @@ _RETRY_POLICY = {
     "maxAttempts": MAX_ATTEMPTS,
     "initialBackoff": "0.1s",
     "maxBackoff": "0.3s",
-    "backoffMultiplier": 2,  # with gRPC's own jitter
+    "backoffMultiplier": 2,  # gRPC adds jitter
     "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
 }
 
@@ -74,9 +74,10 @@ def is_retried(method: object) -> bool:
 
 
 def service_config(waits: Collection[str] = (), *, may_retry: bool = True) -> str:
-    """Return the service config as JSON; calls of the methods in `waits` wait for room by themselves.
+    """Return the service config as JSON.
 
-    Without `may_retry` gRPC repeats no call: the caller has another replica.
+    For the methods in `waits`, gRPC does not retry calls refused for lack of capacity, because these calls queue for
+    it. Without `may_retry`, gRPC repeats no call, because the caller has another replica.
     """
     names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
     waiting = [name for name in names if name["method"] in waits]

@@ -1,4 +1,4 @@
-"""Errors <-> gRPC statuses: `google.rpc.Status` with ErrorInfo, the SystemError, and RetryInfo where waiting helps."""
+"""Errors <-> gRPC statuses: `google.rpc.Status` with ErrorInfo, the SystemError and, if waiting helps, RetryInfo."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, Mes
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 
 DETAILS_KEY = "grpc-status-details-bin"
-# gRPC refuses headers above 8 KiB in all. The details hold the message twice, and base64 adds a third to them. The
-# message also travels beside them, with three bytes for each byte that is not ASCII.
+# gRPC refuses headers above 8 KiB in total. The details hold the message twice, and base64 adds a third. The message
+# also travels beside the details, with three bytes for each byte that is not ASCII.
 MAX_STATUS_BYTES = 3072
 MAX_MESSAGE_BYTES = 900
 MAX_CAUSE_BYTES = 200
@@ -45,7 +45,7 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
 _CLASS_OF_STATUS = {status: cls for cls, status in STATUS_OF_CLASS.items()}
 
 
-_TOO_LARGE = "larger than max"  # gRPC's own wording; our services attach details
+_TOO_LARGE = "larger than max"  # gRPC's wording; this system's services attach details
 
 
 _FAILED_ADDRESS = re.compile(r"ipv[46]:(\S+?:\d+)(?=:?[\s;,]|$)")
@@ -98,7 +98,7 @@ _REQUEST_CATEGORIES = frozenset(
 
 
 def error_of(failure: Failure) -> PaganticError:
-    """Return the exception for a failure; it is Internal when the code is unknown."""
+    """Return the exception for a failure, which is Internal if the code is unknown."""
     if failure.code in _CLASS_OF_CODE:
         return _CLASS_OF_CODE[failure.code](failure=failure)
     if failure.category in _REQUEST_CATEGORIES:
@@ -113,15 +113,15 @@ def status_code_of(error: PaganticError) -> grpc.StatusCode:
 
 
 def status_message(error: PaganticError) -> str:
-    """Return the message for the status, at most 900 bytes in transit; the details hold more of it."""
-    text = str(error).encode(errors="replace").decode()  # half of a surrogate pair cannot be sent
+    """Return the message for the status, at most 900 bytes in transit. The details hold more of the message."""
+    text = str(error).encode(errors="replace").decode()  # a lone surrogate cannot be sent
     while len(urllib.parse.quote(text, safe=string.printable)) > MAX_HEADER_BYTES:
         text = cut_text(text, max(len(CUT.encode()), len(text.encode()) * 2 // 3))
     return text
 
 
 def cut_text(text: str, max_bytes: int) -> str:
-    """Return the text in at most `max_bytes` of UTF-8, with a mark where it was cut; the mark must fit."""
+    """Return the text in at most `max_bytes` of UTF-8, with a mark if it was cut. The mark must fit."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= max_bytes:
         return encoded.decode()
@@ -129,7 +129,7 @@ def cut_text(text: str, max_bytes: int) -> str:
 
 
 def details_of(error: PaganticError) -> bytes:
-    """Encode the error as `google.rpc.Status` of at most 3 KiB; cut texts are marked."""
+    """Encode the error as `google.rpc.Status` of at most 3 KiB. Shortened texts are marked."""
     causes = tuple(
         replace(cause, message=cut_text(cause.message, MAX_MESSAGE_BYTES)) for cause in error.failure.caused_by
     )
@@ -147,7 +147,10 @@ def details_of(error: PaganticError) -> bytes:
 
 
 def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
-    """Return the exception that the called service raised; without it, the transport's own, naming `service`."""
+    """Return the exception that the called service raised.
+
+    If the service attached no details, return an exception for the transport's error, which names `service`.
+    """
     failure, retry_after_s = _decode(error)
     if failure is None:
         return _transport_error(service, error.code(), error.details() or "no details")
@@ -173,7 +176,7 @@ def _transport_error(service: str, status: grpc.StatusCode, text: str) -> Pagant
 
 
 def _plain_reason(text: str) -> str:
-    """Return in plain words why no service answers; gRPC's own text for an unknown reason."""
+    """Return the reason that no service answers, in plain words, or gRPC's text if the reason is unknown."""
     if match := _FAILED_ADDRESS.search(text):
         address = urllib.parse.unquote(match[1])
         return f"nothing answers at {address}"

@@ -1,4 +1,4 @@
-"""Waiting callers of a service without room for them, in order of arrival."""
+"""A queue for callers of a service that has no capacity for them, in order of arrival."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ PROBE_S = 0.2
 
 
 class WaitingLine:
-    """A line in which refused callers wait, so that they neither retry constantly nor overtake each other.
+    """A queue in which refused callers wait, so that they neither retry constantly nor overtake each other.
 
-    Whenever a call ends, the first caller in the line is let through, because that call has freed room. Every PROBE_S
-    another caller is let through, because the service has other callers too. A caller that is let through and refused
-    again gets a new ticket: it may lack room for its own request only, and the others must not wait for that.
+    Whenever a call ends, the first caller in the queue is admitted, because the ended call has freed capacity. Every
+    PROBE_S another caller is admitted, because the service also has callers outside this queue. An admitted caller that
+    is refused again gets a new ticket. Its request may be too large for the present capacity, and the remaining callers
+    must not wait for it.
     """
 
     def __init__(self) -> None:
@@ -28,18 +29,18 @@ class WaitingLine:
         return len(self._line)
 
     def take_ticket(self) -> int:
-        """Return a place in the line: those with lower numbers come first."""
+        """Return a ticket for the queue. Lower numbers come first."""
         return next(self._tickets)
 
     async def wait(self, ticket: int, timeout_s: float) -> bool:
-        """Wait for a turn; False when it did not come in time."""
+        """Wait for a turn. Returns False if the turn did not come in time."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line[ticket] = turn
         self._probe_later()
         try:
             await asyncio.wait([turn], timeout=timeout_s)
         except asyncio.CancelledError:
-            if turn.done():  # the next in line takes the turn
+            if turn.done():  # pass the turn to the next caller in the queue
                 self.call_ended()
             raise
         finally:
@@ -47,7 +48,7 @@ class WaitingLine:
         return turn.done()
 
     def call_ended(self) -> None:
-        """Let the first of the line through."""
+        """Admit the first caller in the queue."""
         if self._line:
             self._line.pop(min(self._line)).set_result(None)
 
@@ -63,11 +64,11 @@ class WaitingLine:
 
 
 class Place:
-    """The place of a call in a line, where it waits while the service has no room for it.
+    """The slot of a call in a queue, where the call waits while the service has no capacity for it.
 
     Args:
         refusal: The code with which the service refuses the call.
-        patience_s: Longest time of all its waits together.
+        patience_s: Longest total time of all the waits of the call, seconds.
     """
 
     def __init__(self, line: WaitingLine, refusal: ErrorCode, patience_s: float) -> None:
@@ -78,7 +79,7 @@ class Place:
         self._is_let_through = False
 
     async def wait(self) -> bool:
-        """Wait behind earlier callers; return False if the turn did not come in time."""
+        """Wait behind earlier callers. Returns False if the turn did not come in time."""
         self._is_let_through = not self._line or await self._line.wait(self._ticket, self._left_s)
         return self._is_let_through
 
@@ -87,17 +88,17 @@ class Place:
         return self._end_s - time.monotonic()
 
     def is_refusal(self, error: PaganticError) -> bool:
-        """Whether an error says that there is no room."""
+        """Return whether an error means that the service has no capacity."""
         return isinstance(error, Overloaded) and error.code is self._refusal
 
     async def wait_again(self) -> bool:
-        """Wait for a turn after a refusal, even in an empty line; return False if it did not come in time."""
+        """Wait for a turn after a refusal, even in an empty queue. Returns False if the turn did not come in time."""
         self._is_let_through = False
         self._is_let_through = await self._line.wait(self._ticket, self._left_s)
         self._ticket = self._line.take_ticket()
         return self._is_let_through
 
     def leave(self) -> None:
-        """Let the next through where the call has made room: it was let through, and not refused."""
+        """Admit the next caller if this call has freed capacity: it was admitted, and not refused."""
         if self._is_let_through:
             self._line.call_ended()

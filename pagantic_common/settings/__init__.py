@@ -1,4 +1,4 @@
-"""Base of every service's settings, and how they are loaded."""
+"""The base class of every service's settings, and the functions that load settings."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class LogFormat(StrEnum):
 
 
 class _SharedEnvironment(EnvSettingsSource):
-    """Reads the variables that all services share, PAGANTIC_<NAME>."""
+    """Reads the variables that all services share, named PAGANTIC_<NAME>."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return the value of a shared setting; None for other settings."""
+        """Return the value of a shared setting, or None for any other setting."""
         if field_name not in SHARED_SETTINGS:
             return None, field_name, False
         return super().get_field_value(field, field_name)
@@ -69,7 +69,7 @@ class _SharedEnvironment(EnvSettingsSource):
 class ServiceSettings(BaseSettings):
     """The settings of every service, read from the environment as PAGANTIC_<AREA>_<NAME>.
 
-    Settings that services can share are also read as PAGANTIC_<NAME>; the area's own variable comes first.
+    Settings that services can share are also read as PAGANTIC_<NAME>. The variable of the area takes precedence.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
@@ -158,22 +158,25 @@ class ServiceSettings(BaseSettings):
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the service's port takes."""
+        """Largest message that the service's port accepts, in bytes."""
         return self.max_message_bytes
 
     @property
     def max_calls_per_host(self) -> int:
-        """Most concurrent calls from a single host."""
+        """Largest number of concurrent calls from a single host."""
         return self.max_concurrent_rpcs_per_host or max(1, self.max_concurrent_rpcs // 2)
 
     @property
     def requires_certificate(self) -> bool:
-        """Whether callers must show a certificate, where connections have TLS from files."""
+        """Whether callers must present a certificate if connections use TLS from files."""
         return True
 
     @property
     def caller_ca_file(self) -> Path | None:
-        """The authorities of callers' certificates besides the authorities of the services; None for no others."""
+        """The file of further authorities for callers' certificates, or None.
+
+        The authorities of the services are trusted in any case.
+        """
         return None
 
     @property
@@ -185,7 +188,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can call the service."""
+        """Whether the service can be called only from this machine."""
         return is_loopback(self.host)
 
 
@@ -219,7 +222,7 @@ class InnerSettings(ServiceSettings):
 
 
 class CallerSettings(ServiceSettings):
-    """The settings of every service that calls others; each of them calls inference."""
+    """The settings of every service that calls other services. All such services call inference."""
 
     connect_patience_s: float = Field(
         10.0,
@@ -240,7 +243,7 @@ class CallerSettings(ServiceSettings):
     )
 
 
-# Services can share every setting but addresses and ports, because two services cannot listen on the same port.
+# Services can share all settings except addresses and ports, because two services cannot listen on the same port.
 SHARED_SETTINGS = frozenset(CallerSettings.model_fields | InnerSettings.model_fields) - {
     "port",
     "metrics_port",
@@ -250,24 +253,24 @@ SHARED_SETTINGS = frozenset(CallerSettings.model_fields | InnerSettings.model_fi
 
 
 def known_names(cls: type[BaseSettings]) -> frozenset[str]:
-    """Return the names of the variables that hold these settings."""
+    """Return the names of the environment variables that hold these settings."""
     prefix = cls.model_config.get("env_prefix", "")
     own = {f"{prefix}{name}".upper() for name in cls.model_fields}
     return frozenset(own | {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS})
 
 
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for state: PAGANTIC_STATE, or `pagantic` in the user's state home. It is absolute."""
+    """Return the absolute path of the state folder: PAGANTIC_STATE, or `pagantic` in the user's state home."""
     return defaults.state_folder(environment)
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of pagantic in the user's cache."""
+    """Return the path of pagantic's folder in the user's cache."""
     return defaults.cache_folder(environment)
 
 
 def load_settings(cls: type[SettingsT]) -> SettingsT:
-    """Read settings from the environment; print wrong values and unknown names on stderr and exit with 78."""
+    """Read settings from the environment. On invalid values or unknown names, print them to stderr and exit with 78."""
     settings, problems = read_settings(cls)
     if settings is not None:
         return settings
@@ -277,7 +280,10 @@ def load_settings(cls: type[SettingsT]) -> SettingsT:
 
 
 def read_settings(cls: type[SettingsT]) -> tuple[SettingsT | None, list[str]]:
-    """Read settings from the environment; without them, return a line for each wrong value or unknown name."""
+    """Read settings from the environment, and return them with no problems.
+
+    If that fails, return None and a line for each invalid value or unknown name.
+    """
     prefix = cls.model_config.get("env_prefix", "")
     try:
         problems = _unknown_variables(cls, prefix)
@@ -298,11 +304,11 @@ def _unknown_variables(cls: type[BaseSettings], prefix: str) -> list[str]:
 
 
 def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
-    """Return a line for each variable with a wrong value, with every reason."""
+    """Return a line for each variable with an invalid value, stating every reason."""
     reasons: dict[str, list[str]] = {}
     for problem in error.errors():
         field = "".join(str(part) for part in problem["loc"][:1])
-        # A field is missing where the values of several do not fit together.
+        # An error without a field means that the values of several fields do not fit together.
         variable = variable_of(prefix, field.upper()) if field else f"settings {prefix}…"
         reasons.setdefault(variable, []).append(_reason_of(problem))
     return [f"{origin_of(variable)}{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
@@ -310,7 +316,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
 
 def _reason_of(problem: ErrorDetails) -> str:
     if type(problem["input"]) is not str and (own := problem.get("ctx", {}).get("error")):
-        return str(own)  # about a default, which no user wrote
+        return str(own)  # about a default, which the user did not write
     reason = str(problem.get("ctx", {}).get("error", problem["msg"].lower()))
     if _may_show(problem["input"]):
         return f"{reason}, not {problem['input']!r}"
@@ -326,12 +332,12 @@ def _describe_unreadable(error: SettingsError, prefix: str) -> str:
 
 
 def _may_show(value: object) -> bool:
-    """Return whether a refused value may be printed: a URL may hold a password."""
+    """Return whether a refused value may be printed. A URL may not, because it may hold a password."""
     return not isinstance(value, dict) and "://" not in str(value)
 
 
 def variable_of(prefix: str, name: str) -> str:
-    """Return the variable that sets a setting: the service's own, or the shared variable if only that is set."""
+    """Return the variable for a setting: the service's variable, or the shared variable if only that is set."""
     own, shared = f"{prefix}{name}", f"{PREFIX}{name}"
     if own not in os.environ and shared in os.environ:
         return shared

@@ -1,1 +1,1 @@
-"""SQL databases of services, SQLite files and PostgreSQL, by URL; and the settings file."""
+"""SQL databases of services (SQLite files and PostgreSQL, by URL), and the settings file."""

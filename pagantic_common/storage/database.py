@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
-ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for a silent network
+ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for an unresponsive network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
@@ -41,9 +41,9 @@ _UNANSWERED_BY_DRIVER = (sqlite3.OperationalError, psycopg.OperationalError, psy
 
 
 def check_url(url: str, name: str) -> URL:
-    """Return a database's URL with its driver; raises InvalidRequest for an invalid URL.
+    """Return a database's URL with its driver. Raises InvalidRequest if the URL is invalid.
 
-    Several servers may be named as libpq does, `postgresql://a:5432,b:5432/name`.
+    Several servers may be named in libpq's form, `postgresql://a:5432,b:5432/name`.
     """
     try:
         found = make_url(_hosts_as_options(url))
@@ -61,7 +61,7 @@ def check_url(url: str, name: str) -> URL:
 
 
 def _hosts_as_options(url: str) -> str:
-    """Return a URL that names several hosts in the form that SQLAlchemy reads: each as an option."""
+    """Return a URL with several hosts in the form that SQLAlchemy reads, with the hosts as options."""
     several = _SEVERAL_HOSTS.fullmatch(url)
     hosts = [_HOST.fullmatch(host) for host in several["hosts"].split(",")] if several else []
     known = [host for host in hosts if host]
@@ -74,14 +74,14 @@ def _hosts_as_options(url: str) -> str:
 def open_engine(
     url: URL, name: str, *, pool_size: int, survives_power_loss: bool, session_settings: Mapping[str, str]
 ) -> Engine:
-    """Return a pool without open connections; makes the folder of a SQLite file.
+    """Return an engine without open connections. Creates the folder of a SQLite file.
 
     Args:
-        url: The database, as check_url returns it.
+        url: The database, as returned by check_url.
         name: Name of the database in messages.
-        pool_size: Most connections.
+        pool_size: Largest number of connections.
         survives_power_loss: Whether a commit waits for the disk.
-        session_settings: Further settings of connections to PostgreSQL.
+        session_settings: Further settings for connections to PostgreSQL.
     """
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url, name, pool_size, survives_power_loss=survives_power_loss)
@@ -92,7 +92,7 @@ def open_engine(
         "lock_timeout": timeout_ms,
         "synchronous_commit": commit,
         **session_settings,
-        # The server must notice a dead host, or the locks of its clients would outlive it by hours.
+        # The server must notice a dead client host, or the locks of its clients would outlive it by hours.
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,
         "tcp_keepalives_count": 3,
@@ -105,7 +105,7 @@ def open_engine(
     engine = create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
 
     def set_up(connection: psycopg.Connection[Any], _record: object) -> None:
-        # Poolers refuse or drop settings among the parameters of a connection's start.
+        # Connection poolers refuse or drop settings in a connection's startup parameters.
         connection.execute(_SET, [list(settings), [str(value) for value in settings.values()]])
         connection.commit()
 
@@ -115,23 +115,23 @@ def open_engine(
 
 
 def _leave_read_only(context: ExceptionContext) -> None:
-    """Drop all connections to a server that has become a standby; new connections may find the primary."""
+    """Drop all connections to a server that has become a standby, so that new connections can find the primary."""
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
         context.is_disconnect = True
 
 
 def is_refused(error: Exception) -> bool:
-    """Return whether a server answers, but refuses this user, this database, or these options."""
+    """Return whether a server answers but refuses this user, this database or these options."""
     return _REFUSED.search(str(error)) is not None
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether transactions blocked each other: a deadlock, or a lock timeout."""
+    """Return whether transactions blocked each other through a deadlock or a lock timeout."""
     return getattr(_cause_of(error), "sqlstate", None) in CONFLICTS
 
 
 def translate_error(error: Exception, name: str, code: ErrorCode) -> Exception:
-    """Return Unavailable for a database that does not answer, without its statement; any other error stays."""
+    """Return Unavailable, without the SQL statement, if the database does not answer, or else the same error."""
     cause = _cause_of(error)
     is_damaged = type(cause) is sqlite3.DatabaseError  # a damaged file
     is_standby = getattr(cause, "sqlstate", None) == READ_ONLY
@@ -143,7 +143,7 @@ def translate_error(error: Exception, name: str, code: ErrorCode) -> Exception:
 
 @contextlib.contextmanager
 def translating_errors(name: str, code: ErrorCode) -> Iterator[None]:
-    """Raise translated errors instead of the database's own."""
+    """Raise translated errors instead of the errors of the database."""
     try:
         yield
     except Exception as error:
@@ -162,7 +162,7 @@ def _open_sqlite(url: URL, name: str, pool_size: int, *, survives_power_loss: bo
     synchronous = {False: "NORMAL", True: "FULL"}[survives_power_loss]
 
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # SQLAlchemy begins and ends transactions, not the driver
+        connection.isolation_level = None  # SQLAlchemy, not the driver, begins and ends transactions
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
@@ -172,7 +172,7 @@ def _open_sqlite(url: URL, name: str, pool_size: int, *, survives_power_loss: bo
 
 
 def _begin_sqlite(db: Connection) -> None:
-    # SQLite refuses a transaction that begins with a read and writes while another transaction writes.
+    # While another transaction writes, SQLite refuses a transaction that begins with a read and then writes.
     if db.get_execution_options().keys() & READING:
         db.exec_driver_sql("BEGIN")
     else:

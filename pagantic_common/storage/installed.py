@@ -1,4 +1,4 @@
-"""The installed parts of pagantic, and the next step of a user that follows from them."""
+"""The installed parts of pagantic, and the user's next step that follows from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CLIENT_ALONE: Final = "this installation has the client only: `pip install 'paga
 
 
 def has_services() -> bool:
-    """Return whether the services are installed, or only the client."""
+    """Return whether the services are installed, and not only the client."""
     return importlib.util.find_spec("supervisor") is not None
 
 

@@ -1,4 +1,4 @@
-"""Reads an operator's JSON file at the start: bounds its size, checks its form, and names the place of a fault."""
+"""Reads an operator's JSON file at startup: limits its size, checks its form, and locates errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FormT = TypeVar("FormT", bound=BaseModel)
 
 
 def read_json_file(path: Path, form: type[FormT], setting: str, variables: Mapping[str, str] | None = None) -> FormT:
-    """Return the content of a file; raises InvalidRequest with the setting, the file and the fault, but no other text.
+    """Return the content of a file. Raises InvalidRequest with the setting, the file and the error, but no other text.
 
     Args:
         path: The file, of at most 1 MiB.
         form: The form of its content.
         setting: The setting that names the file.
-        variables: With these, `${NAME}` and `${NAME:-default}` in a text stand for a variable.
+        variables: If given, `${NAME}` and `${NAME:-default}` in a text stand for a variable.
     """
     where = f"{setting} {str(path)!r}"
     try:
@@ -49,7 +49,7 @@ def read_json_file(path: Path, form: type[FormT], setting: str, variables: Mappi
 
 
 def _expand(value: Any, where: str, variables: Mapping[str, str]) -> Any:
-    """Replace the names of variables in every text of a JSON value."""
+    """Replace references to variables in every text of a JSON value."""
     if isinstance(value, dict):
         return {key: _expand(item, where, variables) for key, item in value.items()}
     if isinstance(value, list):

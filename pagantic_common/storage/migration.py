@@ -1,4 +1,4 @@
-"""Brings a database to a version's tables, by the migrations of the service that owns it."""
+"""Brings a database to the tables of this version, with the migrations of the service that owns it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Schema:
     """The tables of a service.
 
     Attributes:
-        tables: The tables as the migrations make them.
+        tables: The tables as the migrations create them.
         scripts: The folder of the migrations, as package:folder.
-        version_table: The table that has the revision of the database.
-        lock: The number of this schema among a PostgreSQL database's advisory locks.
+        version_table: The table that holds the revision of the database.
+        lock: The number of this schema's advisory lock in a PostgreSQL database.
         name: Name of the database in messages, such as "the journal".
-        advice: The remedy for an unusable database.
+        advice: The remedy if the database is unusable.
     """
 
     tables: MetaData
@@ -37,9 +37,10 @@ class Schema:
 
 
 def migrate(connection: Connection, schema: Schema) -> None:
-    """Migrate a database to this version's tables, in the connection's transaction. One thread of a process at a time.
+    """Migrate a database to this version's tables, in the transaction of the connection.
 
-    Raises PreconditionFailed for a database of a later version, and for a database with other tables of these names.
+    Not thread-safe: call it from one thread of a process at a time. Raises PreconditionFailed if a later version wrote
+    the database, or if the database lacks tables or columns after the migration.
     """
     scripts = _scripts_of(schema.scripts)
     options = {"version_table": schema.version_table}
@@ -50,7 +51,7 @@ def migrate(connection: Connection, schema: Schema) -> None:
             f"that version, or {schema.advice}"
         )
     if revisions != set(scripts.get_heads()):
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs its assumptions at each start
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # Alembic logs its assumptions at each start
         config = Config()
         config.set_main_option("script_location", schema.scripts)
         config.attributes["connection"] = connection
@@ -62,11 +63,11 @@ def migrate(connection: Connection, schema: Schema) -> None:
 
 
 def run_steps() -> None:
-    """Run the steps that a database lacks, on the connection that `migrate` was given; for a folder's env.py."""
+    """Run the steps that a database lacks, on the connection passed to `migrate`. Called by a folder's env.py."""
     connection: Connection = context.config.attributes["connection"]
     schema: Schema = context.config.attributes["schema"]
     if connection.dialect.name == "postgresql":
-        # Replicas that start together wait here for the migrating replica; the lock ends with its transaction.
+        # Replicas that start together wait here for the migrating replica, until its transaction ends.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SET LOCAL lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": schema.lock})
@@ -76,7 +77,7 @@ def run_steps() -> None:
 
 @cache
 def _scripts_of(location: str) -> ScriptDirectory:
-    """Return the migrations of a folder; reading them takes longer than a look at an up-to-date database."""
+    """Return the migrations in a folder. Reading them takes longer than checking an up-to-date database."""
     config = Config()
     config.set_main_option("script_location", location)
     return ScriptDirectory.from_config(config)

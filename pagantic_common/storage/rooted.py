@@ -1,7 +1,7 @@
 """Opens folders and files below a given folder, and never follows a link out of it.
 
-A path is walked name by name from an open folder, and a symbolic link is refused at each. So a file that is replaced
-by a link meanwhile is refused too. Functions block: call them in a thread.
+A path is walked name by name from an open folder, and a symbolic link is refused at each name. A file that is meanwhile
+replaced by a link is therefore refused, too. Functions block: call them in a thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a FIFO would wait for its other end.
+# Without O_NONBLOCK, opening a FIFO would block until its other end is opened.
 READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -22,11 +22,11 @@ READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_
 def opened_folder(
     root: Path, names: Sequence[str], prepare: Callable[[str, int], None] = lambda _name, _parent: None
 ) -> Iterator[int]:
-    """Open the folder that names below a root lead to; `prepare` is called with each name and its open parent.
+    """Open the folder at the path of `names` below a root. `prepare` is called with each name and its open parent.
 
-    Raises OSError; its errno is ELOOP or ENOTDIR for a link.
+    Raises OSError; its errno is ELOOP or ENOTDIR if a name is a link.
     """
-    folder = os.open(root, FOLDER & ~os.O_NOFOLLOW)  # the operator's own path may be a link
+    folder = os.open(root, FOLDER & ~os.O_NOFOLLOW)  # the operator's path may be a link
     try:
         for name in names:
             prepare(name, folder)
@@ -40,7 +40,7 @@ def opened_folder(
 
 @contextmanager
 def opened_file(name: str, flags: int, folder: int) -> Iterator[int]:
-    """Open a name in an open folder; raises OSError."""
+    """Open a file by its name in an open folder. Raises OSError if that fails."""
     file = os.open(name, flags, 0o666, dir_fd=folder)
     try:
         yield file
@@ -49,5 +49,5 @@ def opened_file(name: str, flags: int, folder: int) -> Iterator[int]:
 
 
 def is_regular(file: int) -> bool:
-    """Whether an open file is neither a folder nor a special file."""
+    """Return whether an open file is neither a folder nor a special file."""
     return stat.S_ISREG(os.fstat(file).st_mode)

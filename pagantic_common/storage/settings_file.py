@@ -1,4 +1,4 @@
-"""Finds and reads the settings file: variables as in the environment, one a line. The environment wins over it."""
+"""Finds and reads the settings file, which has one variable per line. The environment takes precedence over it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MAX_BYTES: Final = 1024 * 1024
 _OURS = "PAGANTIC"
 _LIKENESS = 0.7
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# An invalid line may be part of a secret, such as a multi-line key. Only text that matches this is a name, and is
-# shown.
+# An invalid line may be part of a secret, such as a multi-line key. Only text that matches this pattern is shown as
+# a name.
 _SHOWN = re.compile(r"(?=.{1,64}$)([A-Z]+(_[A-Z0-9]+)+|pagantic(_[a-z0-9]+)+)")
 _BEGIN = re.compile(r"\s*(?:export\s+)?([^\s=]*)")
 
 
 class SettingsFileError(Exception):
-    """The settings file cannot be read, or a line of it is wrong; the message names the file and the line."""
+    """The settings file cannot be read, or a line of it is invalid. The message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A line of a settings file."""
+    """A variable in a settings file."""
 
     name: str
     value: str
@@ -45,22 +45,22 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A settings file that was read."""
+    """A settings file that has been read."""
 
     path: Path
     settings: tuple[Setting, ...]
 
     def line_of(self, name: str, value: str) -> int:
-        """Return the line that gives this value to a variable; 0 without such a line."""
+        """Return the line that sets a variable to this value, or 0 if there is no such line."""
         lines = (one.line for one in self.settings if (one.name, one.value) == (name, value))
         return next(lines, 0)
 
 
 def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | None:
-    """Set the variables of the settings file that are not set yet; None without a file. Raises SettingsFileError.
+    """Set the variables of the settings file that are not set yet. Returns None if there is no file.
 
-    Programs that this program starts use the same file. If some lines are invalid, it sets the other variables before
-    it raises, because they are needed to stop a system.
+    Programs that this program starts use the same file. Raises SettingsFileError if lines are invalid. The other
+    variables are set before that, because they are needed to stop a system.
     """
     path = find_settings_file(environment, _working_folder())
     if path is None:
@@ -74,7 +74,10 @@ def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | N
 
 
 def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> Path | None:
-    """Return the file that PAGANTIC_SETTINGS_FILE names, or else the folder's, or else the user's; None if missing."""
+    """Return the settings file, or None if there is none.
+
+    It is the file in PAGANTIC_SETTINGS_FILE, or else the file in the folder, or else the user's file.
+    """
     if given := environment.get(VARIABLE):
         return None if given == NO_FILE else _named_file(given)
     users = user_file(environment)
@@ -90,19 +93,19 @@ def _named_file(given: str) -> Path:
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """Return the place of the user's settings file, which need not exist."""
+    """Return the path of the user's settings file, which need not exist."""
     return config_folder(environment) / FILE_NAME
 
 
 def read_settings_file(path: Path) -> SettingsFile:
-    """Read a settings file; raises SettingsFileError, with a line for each wrong line of the file."""
+    """Read a settings file. Raises SettingsFileError, whose message has a line for each invalid line of the file."""
     file, problems = _read(path)
     _raise_for(problems)
     return file
 
 
 def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return `FILE:LINE: ` of the settings file that gave a variable its value; empty for other variables."""
+    """Return `FILE:LINE: ` for a variable whose value the settings file sets, and otherwise an empty string."""
     value = environment.get(name)
     path = environment.get(VARIABLE, "")
     if value is None or path in ("", NO_FILE):
@@ -115,7 +118,10 @@ def origin_of(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _read(path: Path) -> tuple[SettingsFile, list[str]]:
-    """Return the settings of the valid lines of a file, and the problems of other lines; raises SettingsFileError."""
+    """Return the settings on the valid lines of a file, and the problems of the other lines.
+
+    Raises SettingsFileError if the file cannot be read.
+    """
     from dotenv.parser import parse_stream  # noqa: PLC0415 - most starts find no file
 
     problems: list[str] = []
@@ -137,16 +143,16 @@ def _raise_for(problems: list[str]) -> None:
 def _working_folder() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:  # it was deleted
+    except OSError:  # the working folder was deleted
         return None
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether a file exists, or a folder, which is refused when it is read: it may be a mount that failed."""
+    """Return whether a file or a folder exists. A folder may be a failed mount, and is refused when it is read."""
     try:
         return path.is_file() or path.is_dir()
     except OSError:
-        # This user may not search the folder of the file.
+        # The user lacks permission to search the folder of the file.
         return False
 
 
@@ -166,7 +172,10 @@ def _read_text(path: Path) -> str:
 
 
 def _check_writers(path: Path, status: os.stat_result) -> None:
-    """Refuse a file that another user could have written: its settings name programs that pagantic starts."""
+    """Raise SettingsFileError if another user could have written the file.
+
+    Its settings name programs that pagantic starts.
+    """
     if status.st_uid not in (os.geteuid(), 0):
         raise SettingsFileError(f"{path}: it belongs to another user, so it is not used; {VARIABLE}=none does without")
     if status.st_mode & stat.S_IWOTH:
@@ -174,13 +183,13 @@ def _check_writers(path: Path, status: os.stat_result) -> None:
 
 
 def _line_of(binding: Binding) -> int:
-    """Return the line of a binding's name: the parser counts empty lines before it as a part of it."""
+    """Return the line of a binding's name. The parser counts preceding empty lines as part of the binding."""
     text = binding.original.string
     return binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
 
 
 def _problem_of(binding: Binding, settings: Mapping[str, Setting]) -> str:
-    """Return the problem of a line, without its value; empty for a valid line."""
+    """Return the problem of a line, without its value, or an empty string if the line is valid."""
     name = binding.key
     if binding.error or (name is not None and not _NAME.fullmatch(name)):
         return f"{_shown_name(binding)}it must be NAME=value, with the quotes closed"
@@ -205,7 +214,7 @@ def _problem_of_name(name: str, settings: Mapping[str, Setting]) -> str:
 
 
 def _shown_name(binding: Binding) -> str:
-    """Return `NAME: ` for an invalid line; empty if its beginning does not look like a name."""
+    """Return `NAME: ` for an invalid line, or an empty string if its start does not look like a name."""
     begin = _BEGIN.match(binding.original.string)
     if begin is None or not _SHOWN.fullmatch(begin[1]):
         return ""
@@ -219,7 +228,10 @@ def _problem_of_value(value: str | None) -> str:
 
 
 def _misspelt_prefix(name: str) -> str:
-    """Return the problem of a name that nearly has pagantic's prefix; other programs have their own names."""
+    """Return the problem of a name whose prefix resembles pagantic's, or an empty string.
+
+    Other programs may use any other name.
+    """
     first, _, rest = name.upper().partition("_")
     if first == _OURS or not difflib.get_close_matches(first, [_OURS], n=1, cutoff=_LIKENESS):
         return ""

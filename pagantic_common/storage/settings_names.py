@@ -12,7 +12,7 @@ from pagantic_common.storage.settings_file import origin_of
 PREFIX = "PAGANTIC_"
 AREAS = tuple(PORTS)
 DOORS = ("http", "mcp")  # programs of the gateway that have settings
-# Variables of commands, the supervisor, the build and the tests.
+# Variables used by commands, the supervisor, the build and the tests.
 TOOL_NAMES = frozenset(
     {
         "PAGANTIC_ADDRESS",
@@ -37,7 +37,7 @@ TOOL_PREFIXES = ("PAGANTIC_TEST_", "PAGANTIC_ENGINE_")
 
 
 def area_prefix(area: str) -> str:
-    """Return the prefix of the variables of an area."""
+    """Return the prefix of the variables in an area."""
     return f"{PREFIX}{area.upper()}_"
 
 
@@ -45,9 +45,9 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
     """Return a line for each unknown variable, with the nearest known name.
 
     Args:
-        environment: All variables; only variables that begin with PAGANTIC_ are checked.
+        environment: All environment variables. Only variables that begin with PAGANTIC_ are checked.
         known: Names of the settings of `areas` and of the shared settings.
-        areas: The areas or doors to check; others check their own variables.
+        areas: The areas or doors to check. All other areas and doors check their own variables.
     """
     names = TOOL_NAMES | set(known)
     judged = tuple(map(area_prefix, areas))
@@ -65,7 +65,7 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return the names that lack only an area, or the name with the most similar spelling; empty without any."""
+    """Return the names that lack only an area or, if none, the most similar name, or else an empty string."""
     rest = name.removeprefix(PREFIX)
     with_area = {area_prefix(area) + rest for area in (*AREAS, *DOORS)}
     if without_area := sorted(with_area.intersection(names)):

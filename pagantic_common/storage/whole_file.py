@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all."""
+"""Writes a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tempfile import mkstemp
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text to a file that its user alone can read, and make the folders above it; raises OSError."""
+    """Write a text to a file that only its user can read, and create the folders above it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_parts(path, [text.encode()])
 
 
 def write_parts(path: Path, parts: Iterable[bytes | memoryview], *, prefix: str = "") -> None:
-    """Write bytes, part by part, to a file that only its user can read; raises OSError, for example without its folder.
+    """Write bytes, part by part, to a file that only its user can read. Raises OSError, e.g. if its folder is missing.
 
-    Until it is complete, the file has another name in the folder, which begins with `prefix`; empty is a dot and its
-    name.
+    Until the file is complete, it has a temporary name in the same folder. That name begins with `prefix` or, if
+    `prefix` is empty, with a dot and the file's name.
     """
     number, name = mkstemp(dir=path.parent, prefix=prefix or f".{path.name}")
     try:

@@ -1,1 +1,1 @@
-"""Logs, traces, the clock, and the scope of the work at hand: its correlation and its deadline."""
+"""Logs, traces, the clock, and the scope of the current work: its correlation and its deadline."""

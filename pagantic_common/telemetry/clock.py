@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 
 class SystemClock:
-    """Implements `pagantic_common.domain.clock.Clock` with the machine's clock."""
+    """A Clock that reads the machine's clock (`pagantic_common.domain.clock.Clock`)."""
 
     monotonic_s = staticmethod(time.monotonic)  # seconds that never decrease
 
     def now(self) -> datetime:
-        """Wall time, UTC."""
+        """Return the wall time in UTC."""
         return datetime.now(UTC)
 
     async def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The connection to an OpenTelemetry collector: our setting, or the variables that OpenTelemetry defines."""
+"""The connection to an OpenTelemetry collector, configured by pagantic's setting or OpenTelemetry's variables."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Signal(Enum):
 
     @property
     def endpoint(self) -> str:
-        """The variable of the signal's own endpoint."""
+        """The variable that holds the signal's endpoint."""
         return f"OTEL_EXPORTER_OTLP_{self.value}_ENDPOINT"
 
     @property
     def protocol(self) -> str:
-        """The variable of the signal's own protocol."""
+        """The variable that holds the signal's protocol."""
         return f"OTEL_EXPORTER_OTLP_{self.value}_PROTOCOL"
 
 
 def sends(signal: Signal, endpoint: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a signal is sent; `endpoint` is our setting, which wins over OpenTelemetry's variables.
+    """Return whether a signal is sent. `endpoint` is pagantic's setting, and overrides OpenTelemetry's variables.
 
-    Raises InvalidRequest (CONFIG_INVALID) for an exporter or a protocol that this program does not have.
+    Raises InvalidRequest (CONFIG_INVALID) if this program lacks the configured exporter or protocol.
     """
     if environment.get(DISABLED, "").lower() == "true":
         return False
@@ -64,9 +64,9 @@ def _check(variable: str, value: str, wanted: str, known: str) -> None:
 
 
 def transport(endpoint: str) -> dict[str, Any]:
-    """Return how an exporter connects; without an endpoint it reads OpenTelemetry's variables itself.
+    """Return the options with which an exporter connects. Without an endpoint, it reads OpenTelemetry's variables.
 
-    `host:port` is in plain text and `https://host:port` uses TLS. The exporters read its files from
+    `host:port` uses plain text, and `https://host:port` uses TLS. The exporters read the TLS files from
     OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY.
     """
     if not endpoint:
@@ -75,8 +75,8 @@ def transport(endpoint: str) -> dict[str, Any]:
 
 
 def resource_of(area: str) -> Resource:
-    """Describe this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over its own names."""
-    # Imported here: most processes have no collector, and need no SDK.
+    """Describe this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the default names."""
+    # Imported here, because most processes have no collector and do not need the SDK.
     from importlib.metadata import version
 
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource

@@ -1,4 +1,4 @@
-"""Names of OpenTelemetry's conventions for generative AI, and the histograms that they define.
+"""Names from OpenTelemetry's conventions for generative AI, and the histograms that the conventions define.
 
 The conventions are at https://github.com/open-telemetry/semantic-conventions-genai. No attribute holds a prompt, an
 argument or an answer.
@@ -41,7 +41,7 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 - the name of an attribute
 
-# The bounds that the conventions ask for.
+# The bucket bounds that the conventions recommend.
 _DURATION_BOUNDS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKEN_BOUNDS = tuple(4**power for power in range(14))
 _FIRST_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -57,7 +57,7 @@ SERVER_TIME_PER_OUTPUT_TOKEN: Final = "gen_ai.server.time_per_output_token"  # n
 
 
 class Operation(StrEnum):
-    """An operation of the conventions; DECIDE is our own."""
+    """An operation of the conventions. DECIDE is pagantic's addition."""
 
     CHAT = "chat"
     EMBEDDINGS = "embeddings"
@@ -68,7 +68,7 @@ class Operation(StrEnum):
 
 
 class TokenType(StrEnum):
-    """The tokens that a value of the metric of tokens counts."""
+    """The kind of tokens that a value of the token metric counts."""
 
     INPUT = "input"
     OUTPUT = "output"

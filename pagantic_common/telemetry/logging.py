@@ -1,4 +1,4 @@
-"""Structured logs on stderr, a line per event, with the correlation of the current work. Never logs prompts."""
+"""Structured logs on stderr, one line per event, with the correlation of the current work. Prompts are never logged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def _add_correlation(_logger: Any, _name: str, event: MutableMapping[str, Any]) 
 
 
 def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Send the records of structlog and of the standard library to a stream in the same form; the default is stderr."""
+    """Send the records of structlog and of the standard library to a stream in the same form.
+
+    The default stream is stderr.
+    """
 
     def add_service(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         event["service"] = area

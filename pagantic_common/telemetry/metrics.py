@@ -1,4 +1,4 @@
-"""Metrics of a process: read by Prometheus at a port of its own, sent to a collector, or both."""
+"""Metrics of a process, read by Prometheus on a separate port, sent to a collector, or both."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 Read = Callable[[], float]
 
-# Buckets from a cached answer to the longest execution.
+# Buckets that range from a cached answer to the longest execution.
 DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> None:
-    """Install the process's meter provider, unless nothing takes its metrics: no collector, and port 0.
+    """Install the process's meter provider, unless there is no collector and the port is 0.
 
-    Raises OSError when the port cannot be listened on, and InvalidRequest for variables of OpenTelemetry that cannot be
-    followed.
+    Raises OSError if the port cannot be opened, and InvalidRequest for unsupported OpenTelemetry variables.
     """
     readers: list[MetricReader] = []
-    # Imported here: exporters take a while to load, and most installations have no collector.
+    # Imported here, because exporters take a while to load and most installations have no collector.
     if sends(Signal.METRICS, otlp_endpoint):
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -45,7 +44,7 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
 
 
 def install_metrics(area: str, readers: Sequence[MetricReader]) -> None:
-    """Give the process's metrics to these readers from now on."""
+    """Pass the process's metrics to these readers from now on."""
     from opentelemetry.sdk.metrics import MeterProvider
 
     metrics.set_meter_provider(MeterProvider(readers, resource_of(area), shutdown_on_exit=False))
@@ -57,44 +56,47 @@ def add_gauge(name: str, description: str, read: Read) -> None:
 
 
 def add_gauges(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
-    """Report the values of `read`, one per value of a label, whenever metrics are read."""
+    """Report the values of `read`, one for each value of a label, whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_gauge(name, [_observed_by(label, read)], description=description)
 
 
 def add_info(name: str, description: str, read: Callable[[], Mapping[str, str]]) -> None:
-    """Report 1, with the labels of `read`, whenever metrics are read."""
+    """Report the value 1 with the labels that `read` returns, whenever metrics are read."""
     meter = metrics.get_meter("pagantic")
     meter.create_observable_gauge(name, [lambda _options: [Observation(1, read())]], description=description)
 
 
 def add_counter(name: str, description: str, read: Read) -> None:
-    """Report the value of `read`, which never falls, whenever metrics are read."""
+    """Report the value of `read`, which never decreases, whenever metrics are read."""
     metrics.get_meter("pagantic").create_observable_counter(name, [_observed(read)], description=description)
 
 
 def add_counters(name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
-    """Report the values of `read`, which never fall, one per value of a label, whenever metrics are read."""
+    """Report the values of `read`, one for each value of a label, whenever metrics are read.
+
+    The values never decrease.
+    """
     metrics.get_meter("pagantic").create_observable_counter(name, [_observed_by(label, read)], description=description)
 
 
 def make_counter(name: str, description: str) -> metrics.Counter:
-    """Make a counter; it counts once metrics are set up."""
+    """Make a counter, which starts counting once metrics are set up."""
     return metrics.get_meter("pagantic").create_counter(name, description=description)
 
 
 def make_balance(name: str, description: str) -> metrics.UpDownCounter:
-    """Make a counter that falls, too; it counts once metrics are set up."""
+    """Make a counter that may also decrease. It starts counting once metrics are set up."""
     return metrics.get_meter("pagantic").create_up_down_counter(name, description=description)
 
 
 def make_histogram(name: str, description: str, *, unit: str, bounds: Sequence[float]) -> metrics.Histogram:
-    """Make a histogram with buckets up to these bounds; it counts once metrics are set up."""
+    """Make a histogram with these bucket bounds. It starts counting once metrics are set up."""
     meter = metrics.get_meter("pagantic")
     return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
 
 
 def shut_down_metrics() -> None:
-    """Send the values that have not been sent yet."""
+    """Send the remaining metrics, and shut down the meter provider."""
     provider = metrics.get_meter_provider()
     sdk_class = getattr(sys.modules.get("opentelemetry.sdk.metrics"), "MeterProvider", None)
     if sdk_class is not None and isinstance(provider, sdk_class):

@@ -1,4 +1,4 @@
-"""Names that both ends of a call, or a dashboard, must agree on: metadata keys, health names, error domain, metrics."""
+"""Names on which both ends of a call, or a dashboard, agree: metadata keys, health names, error domain, metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READINESS: Final = "readiness"
 
 ERROR_DOMAIN: Final = "pagantic"
 
-# OpenTelemetry's own attributes, of spans and metrics.
+# OpenTelemetry's attributes of spans and metrics.
 ERROR_TYPE: Final = "error.type"
 RPC_SYSTEM: Final = "rpc.system.name"
 RPC_METHOD: Final = "rpc.method"
@@ -26,7 +26,7 @@ HTTP_STATUS: Final = "http.response.status_code"
 URL_PATH: Final = "url.path"
 URL_SCHEME: Final = "url.scheme"
 
-# Our own attributes of spans.
+# Pagantic's own attributes of spans.
 REQUEST_ID: Final = "pagantic.request_id"
 MODE: Final = "pagantic.mode"
 STATE: Final = "pagantic.state"
@@ -70,8 +70,8 @@ INFERENCE_PREFIX_DROPPED_BLOCKS: Final = "pagantic_inference_prefix_dropped_bloc
 ORCHESTRATOR_REROUTED_CALLS: Final = "pagantic_orchestrator_rerouted_calls"
 ORCHESTRATOR_RUNNING_EXECUTIONS: Final = "pagantic_orchestrator_running_executions"
 ORCHESTRATOR_MAX_EXECUTIONS: Final = "pagantic_orchestrator_max_executions"
-# A histogram by mode and error code; the code is empty for executions that succeeded. If an experiment gave the request
-# a variant, the metrics of its execution have the labels experiment and variant.
+# A histogram by mode and error code; the code is empty if the execution succeeded. If an experiment assigned a variant
+# to the request, the metrics of its execution have the labels experiment and variant.
 ORCHESTRATOR_EXECUTION_DURATION: Final = "pagantic_orchestrator_execution_duration"
 ORCHESTRATOR_TOOL_DURATION: Final = "pagantic_orchestrator_tool_duration"
 ORCHESTRATOR_RETRIEVAL_DURATION: Final = "pagantic_orchestrator_retrieval_duration"
@@ -91,16 +91,16 @@ WORKERS_BUSY: Final = "pagantic_workers_busy"
 WORKERS_QUEUED: Final = "pagantic_workers_queued"
 WORKERS_KILLED: Final = "pagantic_workers_killed"
 
-# gRPC's own name (proposal A66): a histogram by grpc.method and grpc.status.
+# The name is gRPC's (proposal A66): a histogram by grpc.method and grpc.status.
 RPC_CALL_DURATION: Final = "grpc.server.call.duration"
 RPC_RUNNING_CALLS: Final = "pagantic_rpc_running_calls"
 RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
 RPC_OPEN_CIRCUITS: Final = "pagantic_rpc_open_circuits"
-RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # by the service that they wait for
+RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # by the service for which the calls wait
 
-# OpenTelemetry's own name: a histogram by http.route, http.request.method and http.response.status_code.
+# The name is OpenTelemetry's: a histogram by http.route, http.request.method and http.response.status_code.
 HTTP_REQUEST_DURATION: Final = "http.server.request.duration"
 HTTP_FIRST_CHUNK_DURATION: Final = "pagantic_http_first_chunk_duration"
 HTTP_RUNNING_REQUESTS: Final = "pagantic_http_running_requests"

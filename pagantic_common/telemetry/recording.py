@@ -1,4 +1,4 @@
-"""The recording of spans, by OpenTelemetry's SDK. A process without a collector never imports this module."""
+"""The recording of spans with OpenTelemetry's SDK. A process without a collector never imports this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT_OF_EXCEPTIONS = ("exception.type", "exception.escaped")
 
 
 class TraceIds(RandomIdGenerator):
-    """Makes random ids; a trace that begins inside `trace_scope` has the id that its caller chose."""
+    """Generates random ids. A trace that begins inside `trace_scope` has the id passed to `trace_scope`."""
 
     def generate_trace_id(self) -> int:
         """Return the id of a new trace."""
@@ -25,7 +25,10 @@ class TraceIds(RandomIdGenerator):
 
 
 def make_provider(area: str, processor: SpanProcessor, sampler: Sampler | None = None) -> TracerProvider:
-    """Return a provider that records spans for a processor; OTEL_TRACES_SAMPLER names the default sampler."""
+    """Return a provider that records spans for a processor.
+
+    If `sampler` is None, OTEL_TRACES_SAMPLER names the sampler.
+    """
     resource = resource_of(area)
     provider = TracerProvider(sampler=sampler, resource=resource, id_generator=TraceIds(), shutdown_on_exit=False)
     provider.add_span_processor(processor)
@@ -33,20 +36,20 @@ def make_provider(area: str, processor: SpanProcessor, sampler: Sampler | None =
 
 
 class WithoutErrorTexts(SpanExporter):
-    """Passes spans on to another exporter without the texts of errors, which may quote callers.
+    """Passes spans on to another exporter without error messages, which may quote callers.
 
-    The error's code and type stay.
+    The code and the type of an error stay.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export spans; those without errors as they are."""
+        """Export spans. Spans without errors stay unchanged."""
         return self._exporter.export([_stripped(span) for span in spans])
 
     def shutdown(self) -> None:
-        """End the other exporter."""
+        """Shut down the wrapped exporter."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:

@@ -1,4 +1,4 @@
-"""Sends the spans and metrics of a process while it runs."""
+"""Sends the spans and metrics of a process while the process runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pagantic_common.telemetry.tracing import shut_down_tracing
 
 @contextmanager
 def reporting(area: str, otlp_endpoint: str, *, host: str, port: int) -> Iterator[None]:
-    """Report to a collector, to Prometheus at a port, or to neither, within the block; then send the remaining data.
+    """Report to a collector, to Prometheus on a port, or to neither, during the block. Then send the remaining data.
 
-    Raises OSError if the port cannot be opened, and InvalidRequest for unsupported variables of OpenTelemetry.
+    Raises OSError if the port cannot be opened, and InvalidRequest for unsupported OpenTelemetry variables.
     """
     try:
         set_up_tracing(area, otlp_endpoint)
@@ -28,13 +28,13 @@ def reporting(area: str, otlp_endpoint: str, *, host: str, port: int) -> Iterato
 
 
 def set_up_tracing(area: str, otlp_endpoint: str) -> None:
-    """Install the process's tracer provider, unless nothing takes its spans.
+    """Install the process's tracer provider, unless spans are not sent.
 
-    Raises InvalidRequest for variables of OpenTelemetry that cannot be followed.
+    Raises InvalidRequest for unsupported OpenTelemetry variables.
     """
     if not sends(Signal.TRACES, otlp_endpoint):
         return
-    # Imported here: the exporter takes a second to load and most installations have no collector.
+    # Imported here, because the exporter takes a second to load and most installations have no collector.
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 

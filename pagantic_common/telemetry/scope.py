@@ -1,4 +1,4 @@
-"""The caller, the correlation and the deadline of the current work. Set once per call, read anywhere below it."""
+"""The caller, the correlation and the deadline of the current work, set once per call and read by all code below it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _deadline: ContextVar[Deadline] = ContextVar("deadline", default=Deadline())  # 
 
 
 def current_principal() -> Principal:
-    """Return the caller that the current work is for."""
+    """Return the caller for whom the current work runs."""
     return _principal.get()
 
 
@@ -40,7 +40,7 @@ def current_correlation() -> CorrelationContext:
 
 
 def current_span_id() -> str:
-    """Return the id of the current span, 16 hex digits; empty without a span."""
+    """Return the id of the current span as 16 hex digits, or an empty string if there is no span."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return ""
@@ -60,10 +60,10 @@ def work_scope(
     deadline: Deadline | None = None,
     is_detached: bool = False,
 ) -> Iterator[None]:
-    """Set caller, correlation and deadline for the work inside; None keeps the value of the work outside.
+    """Set caller, correlation and deadline for the enclosed work. A value of None keeps the surrounding value.
 
-    The deadline of the work outside also limits the work inside, unless that is detached: detached work serves other
-    callers besides the caller that began it.
+    The deadline of the surrounding work also limits the enclosed work, unless the enclosed work is detached. Detached
+    work serves other callers besides the caller that started it.
     """
     bound = _deadline.get()
     if is_detached:
@@ -74,7 +74,7 @@ def work_scope(
     try:
         yield
     finally:
-        # An async generator may be finalized in another context, where its tokens are invalid.
+        # An async generator may be finalized in another context, in which its tokens are invalid.
         try:
             _deadline.reset(deadline_token)
             _correlation.reset(correlation_token)

@@ -1,4 +1,4 @@
-"""Distributed traces. With a collector every call records spans; without a collector only the ids are propagated."""
+"""Distributed traces. With a collector, every call records spans; otherwise only the ids are propagated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def new_trace_id() -> int:
-    """Return the id of a new trace: the one that `trace_scope` was given, else 128 random bits that are not all 0."""
+    """Return the id of a new trace: the id passed to `trace_scope`, or else 128 random bits that are not all 0."""
     return _chosen_trace_id.get() or secrets.randbits(128) or 1
 
 
@@ -48,7 +48,10 @@ def new_span_id() -> int:
 
 
 def recording_tracer() -> Tracer | None:
-    """Return the tracer that records spans; None where no spans are recorded. The host program may have set it up."""
+    """Return the tracer that records spans, or None if spans are not recorded.
+
+    The host program may have set the tracer up.
+    """
     provider = _sdk_provider()
     if provider is None:
         return None
@@ -56,7 +59,10 @@ def recording_tracer() -> Tracer | None:
 
 
 def _sdk_provider() -> TracerProvider | None:
-    """Return the process's provider if it is the SDK's. A process that never imported the SDK cannot have one."""
+    """Return the process's provider if it belongs to the SDK, and otherwise None.
+
+    A process that never imported the SDK cannot have such a provider.
+    """
     provider = trace.get_tracer_provider()
     sdk_class = getattr(sys.modules.get("opentelemetry.sdk.trace"), "TracerProvider", None)
     if sdk_class is None or not isinstance(provider, sdk_class):
@@ -75,7 +81,7 @@ def is_recording() -> bool:
 
 
 def remote_context(traceparent: str) -> context.Context:
-    """Return the context of a caller's span, from its W3C header; without a header, the current context."""
+    """Return the context of a caller's span from its W3C header, or the current context if there is no header."""
     if not traceparent:
         return context.get_current()
     return _propagator.extract({TRACEPARENT_KEY: traceparent})
@@ -83,7 +89,7 @@ def remote_context(traceparent: str) -> context.Context:
 
 @contextmanager
 def trace_ids(traceparent: str) -> Iterator[None]:
-    """Give the work inside the ids of the caller's trace, or of a new trace, without recording it."""
+    """Propagate the ids of the caller's trace, or of a new trace, in the enclosed work without recording it."""
     caller = trace.get_current_span(remote_context(traceparent)).get_span_context()
     trace_id = caller.trace_id
     if not caller.is_valid:
@@ -93,7 +99,7 @@ def trace_ids(traceparent: str) -> Iterator[None]:
 
 
 def span_id_of(traceparent: str) -> str:
-    """Return the span id of a W3C header, 16 hex digits; empty if the header has no span id."""
+    """Return the span id in a W3C header as 16 hex digits, or an empty string if the header has none."""
     parts = traceparent.split("-")
     if len(parts) != TRACEPARENT_PARTS or len(parts[2]) != SPAN_ID_DIGITS:
         return ""
@@ -101,7 +107,7 @@ def span_id_of(traceparent: str) -> str:
 
 
 def current_traceparent() -> str:
-    """Return the W3C header of the current span; empty without a span."""
+    """Return the W3C header of the current span, or an empty string if there is no span."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier.get(TRACEPARENT_KEY, "")
@@ -109,9 +115,9 @@ def current_traceparent() -> str:
 
 @contextmanager
 def trace_scope(trace_id: str) -> Iterator[None]:
-    """Make the work inside a trace with this id, 32 hex digits; an empty id changes nothing.
+    """Run the enclosed work in a trace with this id, 32 hex digits. An empty id changes nothing.
 
-    Where spans are recorded, the next span begins the trace, and the process's own sampler decides about it.
+    If spans are recorded, the next span begins the trace, and the process's sampler decides whether to sample it.
     """
     number = int(trace_id or "0", 16)
     if not number or number == trace.get_current_span().get_span_context().trace_id:
@@ -128,7 +134,7 @@ def trace_scope(trace_id: str) -> Iterator[None]:
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Leave the current span for the work inside."""
+    """Leave the current span during the enclosed work."""
     token = context.attach(trace.set_span_in_context(trace.INVALID_SPAN))
     try:
         yield
@@ -144,14 +150,14 @@ def _inside(trace_id: int, flags: trace.TraceFlags) -> Iterator[None]:
     try:
         yield
     finally:
-        # An async generator may be finalized in another context, where its token is invalid. `context.detach` would log
-        # an error with a traceback.
+        # An async generator may be finalized in another context, in which its token is invalid. `context.detach` would
+        # log an error with a traceback.
         with suppress(ValueError):
             token.var.reset(token)
 
 
 def shut_down_tracing() -> None:
-    """Send the spans that have not been sent yet."""
+    """Send the remaining spans, and shut down the tracer provider."""
     provider = _sdk_provider()
     if provider is not None:
         provider.shutdown()
@@ -165,7 +171,7 @@ def span(
     kind: SpanKind = SpanKind.INTERNAL,
     links: Sequence[Link] = (),
 ) -> Iterator[Span]:
-    """Record the work inside as a span below the current span; an error that leaves it is recorded by its code."""
+    """Record the enclosed work as a span below the current span. An error that leaves it is recorded by its code."""
     tracer = recording_tracer()
     if tracer is None:
         yield trace.INVALID_SPAN
@@ -176,9 +182,9 @@ def span(
 
 @contextmanager
 def server_span(name: str, attributes: Attributes, traceparent: str) -> Iterator[Span]:
-    """If spans are recorded, record the work inside as a span below the caller's, given by its W3C header.
+    """If spans are recorded, record the enclosed work as a span below the caller's span, given by its W3C header.
 
-    Errors are left to the work: a caller's error is not always the server's.
+    The enclosed work records errors itself, because a caller's error is not always an error of the server.
     """
     tracer = recording_tracer()
     if tracer is None:
@@ -192,11 +198,11 @@ def server_span(name: str, attributes: Attributes, traceparent: str) -> Iterator
 
 @contextmanager
 def _entered(opened: Span, *, notes_errors: bool = True) -> Iterator[Span]:
-    """Make a span current for the work inside, and end it with the work."""
+    """Make a span current for the enclosed work, and end the span with the work."""
     token = context.attach(trace.set_span_in_context(opened))
     try:
         yield opened
-    except GeneratorExit:  # The reader of a stream has closed it, which is not a failure.
+    except GeneratorExit:  # the reader closed the stream, which is not a failure
         raise
     except BaseException as error:
         if notes_errors:
@@ -211,7 +217,7 @@ def _entered(opened: Span, *, notes_errors: bool = True) -> Iterator[Span]:
 
 
 def error_type_of(error: BaseException) -> str:
-    """Return the name of a kind of error: its code in the taxonomy, or its class."""
+    """Return the name of an error's type: its code in the taxonomy, or its class."""
     if isinstance(error, PaganticError) and error.code is not None:
         return error.code.value
     if isinstance(error, asyncio.CancelledError):
@@ -220,7 +226,7 @@ def error_type_of(error: BaseException) -> str:
 
 
 def note_error(failed: Span, error_type: str) -> None:
-    """Mark a span as failed; texts of errors may quote callers, so they are left out."""
+    """Mark a span as failed. Error messages are left out, because they may quote callers."""
     failed.set_attribute(ERROR_TYPE, error_type)
     failed.set_status(StatusCode.ERROR)
 
@@ -228,7 +234,7 @@ def note_error(failed: Span, error_type: str) -> None:
 def record_span(
     name: str, began_s: float, ended_s: float, attributes: Attributes | None = None, *, error_type: str = ""
 ) -> None:
-    """Record work that has ended as a span below the current span; its times are monotonic seconds."""
+    """Record completed work as a span below the current span. Times are monotonic seconds."""
     tracer = recording_tracer()
     if tracer is None:
         return

@@ -1,4 +1,4 @@
-"""A clock that only tests move."""
+"""A clock that only tests advance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """Implements `pagantic_common.domain.clock.Clock`; each reading moves it by `step_s`."""
+    """A Clock for tests (`pagantic_common.domain.clock.Clock`). Each reading advances it by `step_s`."""
 
     def __init__(self, *, step_s: float = 0.0, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -15,19 +15,19 @@ class FakeClock:
         self._step_s = step_s
 
     def now(self) -> datetime:
-        """Wall time."""
+        """Return the simulated wall time."""
         return self._start + timedelta(seconds=self.monotonic_s())
 
     def monotonic_s(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the number of seconds since the clock was created."""
         self._elapsed_s += self._step_s
         return self._elapsed_s
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward."""
+        """Advance the clock."""
         self._elapsed_s += seconds
 
     async def sleep(self, seconds: float) -> None:
-        """Move on, and let others run."""
+        """Advance the clock, and let other tasks run."""
         self.advance(seconds)
         await asyncio.sleep(0)

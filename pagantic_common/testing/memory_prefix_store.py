@@ -1,4 +1,4 @@
-"""A store of KV cells in memory, which deletes the least recently used blocks, like the real store."""
+"""An in-memory store of KV cells, which deletes the least recently used blocks as the real store does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class MemoryPrefixStore:
-    """Blocks by name, together at most `max_bytes` large.
+    """Blocks by name, of at most `max_bytes` in total.
 
     Attributes:
         reads: The names that were read, in order.
@@ -19,7 +19,7 @@ class MemoryPrefixStore:
         self._max_bytes = max_bytes
 
     def read(self, name: str, max_bytes: int) -> Any:
-        """Return a block; None if it is missing, or larger than `max_bytes`."""
+        """Return a block, or None if it is missing or larger than `max_bytes`."""
         self.reads.append(name)
         cells = self.blocks.get(name)
         if cells is None or cells.size > max_bytes:
@@ -29,7 +29,7 @@ class MemoryPrefixStore:
         return cells
 
     def write(self, name: str, cells: Any) -> bool:
-        """Keep a block; False if it is too large."""
+        """Store a block. Returns False if it is too large."""
         if cells.size > self._max_bytes:
             return False
         self.blocks[name] = cells
@@ -39,7 +39,7 @@ class MemoryPrefixStore:
         return True
 
     def touch(self, name: str) -> bool:
-        """Note the use of a block; False if it is not there."""
+        """Note the use of a block. Returns False if it is missing."""
         if name not in self.blocks:
             return False
         self.blocks.move_to_end(name)

@@ -1,4 +1,4 @@
-"""A text embedder that averages a vector for each byte, so that texts of the same bytes have near vectors."""
+"""A text embedder that averages one vector per byte, so that texts with the same bytes have similar vectors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Vectors = NDArray[np.float32]
 
 
 class ScriptedEmbedder:
-    """Makes a token per byte, between two special tokens. Refuses a batch that a real embedder could not compute.
+    """Makes one token per byte, between two special tokens. Rejects a batch that a real embedder could not compute.
 
     Args:
         has_special: Whether texts get the special tokens.
-        longest_token_bytes: The length that it declares for its longest token; the real length is 1.
-        on_embed: Called with the texts of every batch before it is computed; its errors are raised.
+        longest_token_bytes: The declared length of the longest token; the real length is 1.
+        on_embed: Called with the texts of every batch before it is computed. An error that it raises is propagated.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ScriptedEmbedder:
         return tokens
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:  # noqa: ARG002 - they have no text
-        """Return the bytes of tokens."""
+        """Return the bytes of the tokens."""
         return bytes(token for token in tokens if 0 <= token < BEGIN_TOKEN)
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """Return a vector per text, in order."""
+        """Return a vector for each text, in order."""
         if self._on_embed is not None:
             self._on_embed(texts)
         sizes = [len(tokens) for tokens in texts]

@@ -1,4 +1,4 @@
-"""A scripted text engine: a token per byte, and logits from a function of the tokens so far."""
+"""A scripted text engine with one token per byte, whose logits are a function of the preceding tokens."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Piece = NDArray[np.uint8]
 
 
 class ByteVocabulary:
-    """Tokens 0 to 255 are bytes, 256 ends the output."""
+    """A vocabulary whose tokens 0 to 255 are bytes, and whose token 256 ends the output."""
 
     size = VOCABULARY_SIZE
     end_tokens = frozenset({END_TOKEN})
     control_texts: tuple[str, ...] = ("<end>",)
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
+        """Return the bytes of a token."""
         if token == END_TOKEN:
             return b""
         return bytes([token])
 
 
 def logits_of_script(script: str) -> Callable[[Sequence[int]], Logits]:
-    """Return logits that make `script` and then the end certain after any prompt."""
+    """Return a function whose logits make `script`, followed by the end token, certain after any prompt."""
     output: list[int] = [*script.encode(), END_TOKEN]
 
     def logits(tokens: Sequence[int]) -> Logits:
@@ -48,22 +48,22 @@ def logits_of_script(script: str) -> Callable[[Sequence[int]], Logits]:
 
 
 def random_logits(tokens: Sequence[int], *, spread: float = 3.0) -> Logits:
-    """Return random logits, which are the same for the same tokens."""
+    """Return random logits that depend only on the tokens."""
     row = np.random.default_rng(list(tokens)).normal(0, spread, VOCABULARY_SIZE)
     return row.astype(np.float32)
 
 
 class ScriptedEngine:
-    """Keeps its sequences like a real engine: a wrong position or too many cells are errors here, too.
+    """Keeps its sequences like a real engine, and also raises errors for a wrong position or too many cells.
 
     Args:
         script: The output after any prompt.
         logits_of: Returns the logits after given tokens, instead of a script.
-        longest_token_bytes: The length that it declares for its longest token; the real length is 1.
-        on_decode: Called with the slices of every batch before it is decoded; its errors are raised.
+        longest_token_bytes: The declared length of the longest token; the real length is 1.
+        on_decode: Called with the slices of every batch before it is decoded. An error that it raises is propagated.
 
     Attributes:
-        refuses_adopted: Whether adopted pieces cannot be restored.
+        refuses_adopted: Whether restoring adopted pieces fails.
     """
 
     def __init__(
@@ -129,31 +129,31 @@ class ScriptedEngine:
 
     @property
     def kv_used_tokens(self) -> int:
-        """Number of used cells; shared cells count once."""
+        """The number of used cells. Shared cells count once."""
         return len({cell for sequence in self._sequences for _, cell in sequence})
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let `target` share the first `length` tokens of `source`."""
+        """Share the first `length` tokens of `source` with `target`."""
         before, shared = self._sequences[target], self._sequences[source][:length]
         if len(shared) < length or [token for token, _ in before[:length]] not in ([], [token for token, _ in shared]):
             raise AssertionError(f"copy of {length} tokens from {source} to {target}")
         self._sequences[target] = [*shared, *before[length:]]
 
     def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
-        """Keep the tokens of a part of a sequence."""
+        """Keep the tokens of a part of a sequence under a key."""
         self._keep(key, self._copy_of(sequence_id, start, end))
 
     def copy_out(self, sequence_id: int, start: int, end: int) -> Piece:
-        """Return the tokens of a part of a sequence, and where it begins."""
+        """Return the tokens of a part of a sequence, and the position at which the part starts."""
         return self._copy_of(sequence_id, start, end)
 
     def adopt(self, key: int, cells: Piece) -> None:
-        """Keep the cells that `copy_out` returned."""
+        """Keep the cells that `copy_out` returned, under a key."""
         self._keep(key, cells)
         self._adopted.add(key)
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Append the tokens of a key to a sequence, and cut it to `length` tokens."""
+        """Append the tokens of a key to a sequence, and truncate the sequence to `length` tokens."""
         if self.refuses_adopted and key in self._adopted:
             raise Internal("the cells are refused")
         start, *tokens = self.parked[key].view("<i4").tolist()
@@ -164,7 +164,7 @@ class ScriptedEngine:
         del sequence[length:]
 
     def drop(self, key: int) -> None:
-        """Forget the tokens of a key, if any."""
+        """Delete the tokens of a key, if any."""
         self.parked.pop(key, None)
 
     def _copy_of(self, sequence_id: int, start: int, end: int) -> Piece:
@@ -179,9 +179,9 @@ class ScriptedEngine:
         self.parked[key] = cells
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget the tokens of a sequence from position `length` on."""
+        """Delete the tokens of a sequence from position `length` onwards."""
         del self._sequences[sequence_id][length:]
 
     def close(self) -> None:
-        """Forget every sequence."""
+        """Clear every sequence."""
         self._sequences = [[] for _ in range(self.max_sequences)]

@@ -18,7 +18,7 @@ from pagantic_common.settings import ServiceSettings
 async def serving(
     registrations: Sequence[Registration], *, max_message_bytes: int = MAX_MESSAGE_BYTES
 ) -> AsyncIterator[tuple[grpc.aio.Channel, str]]:
-    """Serve, and yield a channel to the server and its address."""
+    """Serve the registrations, and yield a channel to the server and its address."""
     settings = ServiceSettings(port=0, max_message_bytes=max_message_bytes)
     server, _health, port = await start_server(settings, registrations)
     address = f"{HOST}:{port}"

@@ -1,4 +1,4 @@
-"""Spans in memory, for tests, which read them instead of sending them."""
+"""Spans in memory, which tests read instead of sending them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pagantic_common.telemetry.recording import make_provider
 
 
 class RecordedSpans:
-    """The spans that have ended, each as it was at its end."""
+    """The ended spans, each in its state at its end."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
 
     def all(self) -> Sequence[ReadableSpan]:
-        """Return the spans, in the order of their ends."""
+        """Return the spans, in the order in which they ended."""
         return self._exporter.get_finished_spans()
 
     def named(self, name: str) -> ReadableSpan:
-        """Return the only span of this name."""
+        """Return the only span with this name."""
         (found,) = (span for span in self.all() if span.name == name)
         return found
 
 
 @contextmanager
 def recording_spans(sampler: Sampler | None = None) -> Iterator[RecordedSpans]:
-    """Record spans in memory within the block; the default sampler is the environment's."""
+    """Record spans in memory during the block. By default, the environment determines the sampler."""
     exporter = InMemorySpanExporter()
     provider = make_provider("tests", SimpleSpanProcessor(exporter), sampler)
     with patch.object(trace, "get_tracer_provider", lambda: provider):

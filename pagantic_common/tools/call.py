@@ -14,14 +14,14 @@ REPORT_INTERVAL_S = 0.1
 
 
 class ToolCancelled(Exception):
-    """The call that a function serves was cancelled: no caller waits for its result."""
+    """The call that a function serves was cancelled, so no caller waits for the result."""
 
 
 class ToolContext:
-    """The call that a function serves; the service, not the model, passes a parameter of this type.
+    """The call that a function serves. The service, not the model, passes a parameter of this type.
 
-    A function that is not async cannot be interrupted. A long function calls `check` between its steps. May be used
-    from any thread.
+    A function that is not async cannot be interrupted, so a long function should call `check` between its steps. May be
+    used from any thread.
     """
 
     def __init__(self, on_progress: Callable[[ToolProgress], None] = lambda _: None) -> None:
@@ -31,23 +31,23 @@ class ToolContext:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the caller left or the time is up."""
+        """Whether the caller has left or the time is up."""
         return self._is_cancelled.is_set()
 
     def check(self) -> None:
-        """Raise ToolCancelled once the caller left or the time is up."""
+        """Raise ToolCancelled if the caller has left or the time is up."""
         if self.is_cancelled:
             raise ToolCancelled
 
     def report(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Report progress to the watchers of the call. A report within 0.1 s of the previous report is left out.
+        """Report progress to the watchers of the call. A report within 0.1 s of the previous report is dropped.
 
         Args:
-            progress: Work that is done, in the function's own unit; it grows.
-            total: All the work in that unit, if known.
-            message: The current activity of the function; cut after 200 characters.
+            progress: Completed work, in a unit that the function chooses. It must grow.
+            total: Total work in the same unit, if known.
+            message: The current activity of the function, cut to 200 characters.
 
-        Raises ValueError for a number that is not finite.
+        Raises ValueError if a number is not finite.
         """
         if not (math.isfinite(progress) and math.isfinite(total or 0.0)):
             raise ValueError(f"progress {progress} of {total}: both must be finite")

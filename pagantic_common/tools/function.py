@@ -25,9 +25,9 @@ class FunctionTool(Generic[P, R]):
     """A function that models can call. A direct call runs the function.
 
     Attributes:
-        definition: Its definition for models.
-        parameters: Reads its arguments.
-        max_concurrent: How many of its calls may run at the same time.
+        definition: The definition of the tool for models.
+        parameters: Reads the arguments of the function.
+        max_concurrent: Largest number of calls that may run at the same time.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class FunctionTool(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function, as if it were not decorated."""
+        """Call the undecorated function."""
         return self.function(*args, **kwargs)
 
     @property
@@ -76,21 +76,21 @@ def tool(
     timeout_s: float | None = None,
     max_concurrent: int = MAX_CONCURRENT,
 ) -> Any:
-    """Make a tool from a function with annotated parameters; its docstring describes the tool to models.
+    """Make a tool from a function with annotated parameters. Its docstring describes the tool to models.
 
     A parameter is described by the docstring, or by `Annotated[..., Field(description=...)]`, which also sets limits. A
-    result other than text is written as JSON. ToolFailed informs the model why there is no result.
+    result that is not text is written as JSON. ToolFailed informs the model of the reason that there is no result.
 
     Args:
-        function: The function, async or not; a function that is not async runs in its own thread.
-        name: Its name for models; the function's own by default.
-        description: Its description; the docstring by default.
-        safety: The effect of a call on the world: none, read, write or external.
+        function: The function, async or not. A function that is not async runs in its own thread.
+        name: The name of the tool for models; by default, the name of the function.
+        description: The description of the tool; by default, the docstring.
+        safety: The safety class of a call: none, read, write or external.
         idempotent: Whether a failed call may be repeated.
-        timeout_s: Longest time of a run, at most a day; None is the service's default.
-        max_concurrent: How many calls may run at the same time; more wait.
+        timeout_s: Longest time of a run in seconds, at most a day; None selects the service's default.
+        max_concurrent: Largest number of calls that may run at the same time. Further calls wait.
 
-    Raises InvalidRequest for a function that cannot be a tool.
+    Raises InvalidRequest if the function cannot be a tool.
     """
 
     def make(function: Callable[..., Any]) -> FunctionTool[Any, Any]:
@@ -113,7 +113,7 @@ def tool(
 
 
 def _check(function: Callable[..., Any], definition: ToolDefinition, max_concurrent: int) -> None:
-    """Raise InvalidRequest for a function that cannot be a tool, and for options out of range."""
+    """Raise InvalidRequest if the function cannot be a tool, or if an option is out of range."""
     name, timeout_s = definition.name, definition.timeout_s
     check_tool_name(name)
     if not definition.description:

@@ -1,4 +1,4 @@
-"""Hooks: a deployment's code before and after each call of a tool."""
+"""Hooks: code of a deployment that runs before and after each tool call."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 
 class ToolDenied(Exception):
-    """A hook denies a call; the model receives the message."""
+    """A hook denies a call. The model receives the message."""
 
 
 class ToolHook:
     """Changes or denies calls, and redacts results. Subclasses define the methods that they need, async or not.
 
-    A hook that raises anything but ToolDenied fails the call, and its result stays unseen.
+    If a hook raises anything except ToolDenied, the call fails and its result is not shown.
     """
 
     def before(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the arguments for the call, which are checked again; None keeps the given arguments.
+        """Return the arguments for the call, which are checked again, or None to keep the given arguments.
 
-        Raises ToolDenied for a call that must not be made.
+        Raises ToolDenied if the call must not be made.
         """
 
     def after(self, tool: str, arguments: Mapping[str, Any], result: str) -> Any:
-        """Return the text that replaces a result, or a failure's message, for the caller; None keeps it."""
+        """Return the text that replaces a result or a failure message for the caller, or None to keep it."""

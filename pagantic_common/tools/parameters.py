@@ -20,23 +20,25 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """Leaves out the titles that are made of names: a model reads the names."""
+    """Leaves out titles derived from names, because a model reads the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic passes it
-        """Have pydantic leave the title out."""
+        """Return False, so that pydantic leaves the title out."""
         return False
 
 
 class Parameters:
-    """The parameters of a function that a model fills in.
+    """The parameters of a function, for which a model supplies arguments.
+
+    Raises InvalidRequest if the function's parameters are unsuitable.
 
     Args:
-        function: Each parameter has an annotation, and a name by which it can be passed. Raises InvalidRequest.
-        text: The docstring; it describes the parameters that have no description in their annotations.
+        function: The function. Each parameter must have an annotation, and must accept its argument by name.
+        text: The docstring. It describes the parameters that have no description in their annotations.
 
     Attributes:
         schema_json: JSON Schema of type object; other arguments are refused.
-        context_name: The parameter that takes the ToolContext; empty without such a parameter.
+        context_name: The parameter that receives the ToolContext, or an empty string if there is none.
     """
 
     def __init__(self, function: Callable[..., Any], text: Docstring) -> None:
@@ -48,7 +50,7 @@ class Parameters:
             if annotation is ToolContext:
                 self.context_name = parameter.name
                 continue
-            # Fields are numbered, for a parameter may have a name that a field cannot have, such as `schema`.
+            # Field names are numbers, because a parameter may have a name that a field cannot have, such as `schema`.
             field = Field(alias=parameter.name, description=described.get(parameter.name) or None)
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[f"field{len(self._names)}"] = (_with_field(annotation, field), default)
@@ -64,20 +66,20 @@ class Parameters:
         self.schema_json = dump_json(schema)
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert JSON values to the types of the function's parameters; see `read_json`."""
+        """Convert JSON values to the types of the function's parameters. See `read_json`."""
         return self.read_json(json.dumps(arguments))
 
     def read_json(self, arguments_json: str) -> dict[str, Any]:
-        """Convert a JSON object to the values of the function's parameters, by name, including defaults.
+        """Convert a JSON object to the values of the function's parameters, by name and including defaults.
 
-        Raises pydantic.ValidationError for values that violate the schema, or the function's own validators.
+        Raises pydantic.ValidationError if a value violates the schema or a validator of the function.
         """
         filled = self._model.model_validate_json(arguments_json)
         return {name: getattr(filled, f"field{index}") for index, name in enumerate(self._names)}
 
 
 def _annotated_parameters(function: Callable[..., Any]) -> list[tuple[inspect.Parameter, Any]]:
-    """Return the parameters of a function, each with its annotation; raises InvalidRequest."""
+    """Return the parameters of a function with their annotations. Raises InvalidRequest if they are unsuitable."""
     name = function.__name__
     try:
         hints = get_type_hints(function, include_extras=True)
@@ -94,7 +96,7 @@ def _annotated_parameters(function: Callable[..., Any]) -> list[tuple[inspect.Pa
 
 
 def _with_field(annotation: Any, field: Any) -> Any:
-    """Return an annotation with further field information; the annotation's own information wins."""
+    """Return an annotation with further field information. The information in the annotation takes precedence."""
     metadata = getattr(annotation, "__metadata__", None)
     if metadata is None:
         return Annotated[annotation, field]

@@ -1,1 +1,1 @@
-"""Runs work on callers' sources in processes that are bounded in time and memory and can be killed."""
+"""Runs work on callers' sources in processes that are limited in time and memory and can be killed."""

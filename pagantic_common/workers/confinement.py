@@ -1,7 +1,7 @@
-"""Takes rights from this process that no work needs, so that hostile input gains little from a library's bug.
+"""Drops the rights of this process that no work needs, so that hostile input gains little from a library's bug.
 
-The process gets no new privileges and cannot write to files. On Linux (x86-64, ARM64) a seccomp filter also answers
-EPERM to sockets, other programs, signals and access to other processes.
+The process gets no new privileges and cannot write to files. On Linux (x86-64, ARM64), a seccomp filter also answers
+EPERM to system calls for sockets, other programs, signals and access to other processes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import sys
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _SECCOMP_MODE_FILTER = 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _EQUAL, _NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF: load a word, compare it, give the verdict
-_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # in struct seccomp_data
+_LOAD, _EQUAL, _NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF: load a word, compare it, return the verdict
+_NUMBER_AT, _ARCHITECTURE_AT = 0, 4  # offsets in struct seccomp_data
 _X32_BIT = 0x40000000
 
-# The architecture as the kernel names it in audits, and the numbers of the calls that are refused: socket, socketpair,
+# The architecture as the kernel names it in audits, and the numbers of the refused system calls: socket, socketpair,
 # bind, listen, accept, connect; execve, execveat; kill, tkill, tgkill, pidfd_open, pidfd_send_signal; ptrace,
 # process_vm_readv, process_vm_writev; unlink, rename, mkdir, link, symlink, chmod and chown, in all their forms; mount,
 # bpf, perf_event_open, userfaultfd, keyctl, io_uring_setup.
@@ -54,12 +54,12 @@ class _Program(ctypes.Structure):
 
 
 def confine() -> None:
-    """Confine this thread and the threads that it starts. This cannot be undone."""
+    """Confine this thread and the threads that it starts. The confinement cannot be undone."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing to a file is an error, not the end
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing to a file raises an error instead of ending the process
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())  # libraries would write there, and stderr is for logs
+    os.dup2(nowhere, sys.stderr.fileno())  # libraries would write to stderr, which is for logs
     os.close(nowhere)
     if sys.platform == "linux":
         _confine_calls()
@@ -76,7 +76,7 @@ def _confine_calls() -> None:
 
 
 def _filter(architecture: int, refused: tuple[int, ...]) -> list[_Instruction]:
-    """Return a program that refuses the numbers, and every call of another architecture."""
+    """Return a BPF program that refuses these system calls, and every call of another architecture."""
     checks = [(_EQUAL, number) for number in refused] + [(_NOT_BELOW, _X32_BIT)]
     count = len(checks)
     return [

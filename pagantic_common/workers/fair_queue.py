@@ -1,4 +1,4 @@
-"""A bounded queue that its owners share: they are served in turn, and each keeps its part when the queue is full."""
+"""A bounded queue shared by owners, who are served in turn. Each owner keeps its share when the queue is full."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class FairQueue(Generic[ItemT]):
         return sum(map(len, self._lines.values()))
 
     def add(self, owner: str, item: ItemT) -> ItemT | None:
-        """Add an item, and return the item without room.
+        """Add an item, and return the item that does not fit, or None if all items fit.
 
-        In a full queue that is the newest item of the owner with most items, maybe the added item; otherwise None.
+        In a full queue, the newest item of the owner with the most items does not fit. It may be the added item.
         """
         self._lines.setdefault(owner, deque()).append(item)
         if len(self) <= self._capacity:
             return None
         longest = max(len(line) for line in self._lines.values())
-        if len(self._lines[owner]) == longest:  # a tie: the owner of the added item gives way
+        if len(self._lines[owner]) == longest:  # a tie: the added item's owner gives way
             return self._pop_newest(owner)
         return self._pop_newest(next(name for name, line in self._lines.items() if len(line) == longest))
 
     def take(self) -> ItemT | None:
-        """Return the next item, and give the turn to the next owner; None for an empty queue."""
+        """Return the next item, or None if the queue is empty. The turn passes to the next owner."""
         if not self._lines:
             return None
         owner, line = self._lines.popitem(last=False)
@@ -45,7 +45,7 @@ class FairQueue(Generic[ItemT]):
         return item
 
     def remove(self, owner: str, item: ItemT) -> None:
-        """Remove an item that no caller waits for any more; a missing item is not an error."""
+        """Remove an item for which no caller waits any longer. A missing item is not an error."""
         line = self._lines.get(owner)
         if line is None or item not in line:
             return

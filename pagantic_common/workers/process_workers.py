@@ -1,6 +1,6 @@
-"""Worker processes, so that no schema, grammar, rule or text can harm the service.
+"""Worker processes, which protect the service from harmful schemas, grammars, rules and texts.
 
-A process is killed if its work takes too long, and dies if its work takes too much memory; a new process replaces it.
+A process is killed if its work takes too long, and dies if its work takes too much memory. A new process replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ProcessWorkers:
-    """Implements Workers; an async context manager that starts the processes and ends them."""
+    """Implements Workers. An async context manager that starts the processes and ends them."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
@@ -52,10 +52,10 @@ class ProcessWorkers:
         await self._stop()
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run in a worker. When the caller is cancelled, the work still runs to its end, within its limits.
+        """Run work in a worker. If the caller is cancelled, the work still runs to its end, within its limits.
 
-        When all workers are busy, tenants take turns. In a full queue the tenant with most work in it has no room for
-        more.
+        When all workers are busy, tenants take turns. When the queue is full, the tenant with the most queued work
+        cannot add more.
         """
         worker = await self._next_worker()
         call = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (work, arguments))
@@ -77,10 +77,10 @@ class ProcessWorkers:
             worker = await turn
         except asyncio.CancelledError:
             self._queue.remove(tenant, turn)
-            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it came at the same moment
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # the turn came at the same moment
                 self._make_idle(turn.result())
             raise
-        if self._stopping.is_set():  # since the turn came
+        if self._stopping.is_set():  # the stop may have begun after the turn came
             self._make_idle(worker)
             raise _stops()
         return worker
@@ -92,7 +92,7 @@ class ProcessWorkers:
         )
 
     def _make_idle(self, worker: WorkerProcess) -> None:
-        """Give the worker to the next call that waits."""
+        """Assign the worker to the next waiting call, or mark it as idle."""
         while (turn := self._queue.take()) is not None:
             if not turn.done():
                 turn.set_result(worker)
@@ -100,9 +100,9 @@ class ProcessWorkers:
         self._idle.append(worker)
 
     def _give_back(self, worker: WorkerProcess, call: asyncio.Future[Any]) -> None:
-        """Make the worker available again, with a new process if needed; if that fails, the next call tries again."""
+        """Make the worker available again, with a new process if needed. If that fails, the next call tries again."""
         self._running.discard(call)
-        error = call.exception()  # the caller gets it, unless it has left
+        error = call.exception()  # also raised in the caller, unless it has left
         if isinstance(error, Unavailable):
             log.error("a worker is not available", reason=str(error))
         elif not worker.is_alive and not self._stopping.is_set():
@@ -114,7 +114,7 @@ class ProcessWorkers:
         self._make_idle(worker)
 
     async def _stop(self) -> None:
-        """Let running work end within its time, and end the processes."""
+        """Let running work end within its time limit, and end the processes."""
         self._stopping.set()
         while (turn := self._queue.take()) is not None:
             if not turn.done():

@@ -1,6 +1,6 @@
 """Replies of a worker process, as JSON: a process that runs hostile sources must not send its service code to run.
 
-A reply names no types: the service reads a result as the declared return type of the work.
+A reply names no types. The service reads a result as the declared return type of the work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ERRORS: dict[str, type[PaganticError]] = {
 
 @dataclass(frozen=True, slots=True)
 class _SentError:
-    """An error with the name of its class."""
+    """An error, with the name of its class."""
 
     kind: str
     failure: Failure
@@ -37,19 +37,19 @@ _SENT_ERROR = TypeAdapter(_SentError)
 
 
 class ReplyTooLarge(Exception):
-    """The result has more than MAX_REPLY_BYTES."""
+    """The result is larger than MAX_REPLY_BYTES."""
 
 
 class WorkFailed(RuntimeError):
-    """The work raised an error other than a PaganticError, or its reply does not fit its declared return type."""
+    """The work raised an error other than a PaganticError, or its reply does not fit the declared return type."""
 
 
 @cache
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
-    """Return the adapter for the return type of a function; for any JSON value if it declares no type."""
+    """Return the adapter for the return type of a function, or for any JSON value if no type is declared."""
     try:
         hints = get_type_hints(function)
-    except TypeError:  # written in C
+    except TypeError:  # the function is written in C
         hints = {}
     return TypeAdapter(hints.get("return", Any))
 
@@ -59,7 +59,7 @@ def _adapter_of(work: Callable[..., Any]) -> TypeAdapter[Any]:
 
 
 def pack_result(work: Callable[..., Any], value: object) -> bytes:
-    """Return the reply with a result, or with an error when the result cannot be written or is too large."""
+    """Return a reply with the result, or with an error if the result cannot be written or is too large."""
     try:
         result = _adapter_of(work).dump_json(value)
     except ValueError as error:
@@ -70,7 +70,7 @@ def pack_result(work: Callable[..., Any], value: object) -> bytes:
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Return the reply with an error."""
+    """Return a reply with the error."""
     if isinstance(error, PaganticError):
         try:
             return _ERROR + _SENT_ERROR.dump_json(_SentError(type(error).__name__, error.failure, error.retry_after_s))
@@ -81,9 +81,9 @@ def pack_error(error: BaseException) -> bytes:
 
 
 def unpack(work: Callable[..., Any], reply: bytes) -> Any:
-    """Return the result of `work` in a reply, or raise the error in it.
+    """Return the result of `work` in a reply, or raise the error in the reply.
 
-    Raises ReplyTooLarge, and WorkFailed for an unexpected error or an unreadable reply.
+    Raises ReplyTooLarge for a result that is too large, and WorkFailed for an unexpected error or an unreadable reply.
     """
     kind, body = reply[:1], reply[1:]
     if kind == _TOO_LARGE:

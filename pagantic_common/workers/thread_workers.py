@@ -10,15 +10,15 @@ ResultT = TypeVar("ResultT")
 
 
 class ThreadWorkers:
-    """Implements Workers, without its limits of time and memory."""
+    """Implements Workers in threads, without limits on time and memory."""
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run in a thread."""
+        """Run the work in a thread."""
         return await asyncio.to_thread(work, *arguments)
 
 
 def without_panic(work: Callable[..., ResultT], arguments: tuple[object, ...]) -> ResultT:
-    """Do the work; turn a panic of a library written in Rust, which is not an Exception, into a RuntimeError."""
+    """Do the work. A panic of a Rust library, which is not an Exception, is raised as a RuntimeError."""
     try:
         return work(*arguments)
     except Exception:

@@ -1,4 +1,4 @@
-"""A cache of the results of costly work, by key, bounded in bytes. Knows nothing about the work itself."""
+"""A cache of results of costly work, by key, limited in bytes and independent of the work itself."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class _Refusal:
 
 
 class WorkCache(Generic[ResultT]):
-    """Does work once for simultaneous calls with equal keys, and keeps its result. Used from a single event loop.
+    """Runs work once for simultaneous calls with equal keys, and keeps the result.
 
-    A refusal (InvalidRequest) is kept for a minute, so that hostile work costs only once.
+    Not thread-safe: use it from a single event loop. A refusal (InvalidRequest) is kept for a minute, so that hostile
+    work runs only once in that time.
 
     Args:
-        max_bytes: Most bytes of the kept results together; the least recently used results are dropped first.
+        max_bytes: Largest total size of the kept results, in bytes. The least recently used results are dropped first.
         size_of: Returns the size of a result, in bytes.
-        monotonic_s: Returns the time.
+        monotonic_s: Returns the monotonic time in seconds.
     """
 
     def __init__(self, *, max_bytes: int, size_of: Callable[[ResultT], int], monotonic_s: Callable[[], float]) -> None:
@@ -49,7 +50,7 @@ class WorkCache(Generic[ResultT]):
         self.used_bytes = 0
 
     async def get(self, key: str, work: Callable[[], Awaitable[ResultT]]) -> tuple[ResultT, bool]:
-        """Return the result for a key, and whether it came from the cache; raises the errors of `work`."""
+        """Return the result for a key, and whether it came from the cache. Raises the errors of `work`."""
         if key in self._done:
             self._done.move_to_end(key)
             return self._done[key], True
@@ -63,15 +64,15 @@ class WorkCache(Generic[ResultT]):
         try:
             return await asyncio.shield(running.task), False
         finally:
-            # Work continues while it has a caller. With its last caller it is cancelled and forgotten, so that a later
-            # caller starts new work instead of waiting for work that is being cancelled.
+            # Work continues while it has a caller. When its last caller leaves, it is cancelled and removed, so that a
+            # later caller starts new work instead of waiting for cancelled work.
             running.callers -= 1
             if not running.callers:
                 self._forget(key, running.task)
                 running.task.cancel()
 
     def drop(self, key: str, result: ResultT) -> None:
-        """Forget this result of a key; a newer result stays."""
+        """Drop this result of a key. A newer result stays."""
         if self._done.get(key) is result:
             self.used_bytes -= self._size_of(self._done.pop(key))
 
@@ -103,7 +104,7 @@ class WorkCache(Generic[ResultT]):
         if key in self._done:
             self.used_bytes -= self._size_of(self._done.pop(key))
         size = self._size_of(result)
-        if size > self._max_bytes:  # it would push out all others and still not fit
+        if size > self._max_bytes:  # it would displace all other results and still not fit
             return
         self._done[key] = result
         self.used_bytes += size

@@ -1,7 +1,7 @@
 """A process that works for ProcessWorkers: `python -m pagantic_common.workers.worker FD MEMORY_MIB TIME_S MODULE`.
 
-It reads functions with their arguments from a socket, pickled, writes their results as JSON, and ends with the socket.
-A timer signal ends the process if its work takes too long and its owner does not kill it.
+It reads pickled functions with their arguments from a socket, writes the results as JSON, and exits when the socket is
+closed. A timer signal ends the process if its work takes too long and its owner does not kill it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _GRACE_S = 1.0
 
 
 def limit_memory(mib: int) -> None:
-    """Let this process take `mib` more than it has now."""
+    """Limit this process to `mib` MiB more memory than it uses now."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:  # not Linux: only time is bounded
+    except OSError:  # not Linux: only time is limited
         return
     limit = pages * resource.getpagesize() + mib * _MIB
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def serve(connection: Connection, time_s: float) -> None:
-    """Work until the other end closes."""
+    """Do the work that arrives on the connection until the other end closes it."""
     connection.send_bytes(b"ready")
     while True:
         try:
@@ -45,7 +45,7 @@ def serve(connection: Connection, time_s: float) -> None:
         try:
             reply = pack_result(work, work(*arguments))
         except MemoryError:
-            os._exit(1)  # the rest of the memory is not worth keeping
+            os._exit(1)  # the remaining memory is not worth keeping
         except BaseException as error:  # noqa: BLE001 - the caller raises it; a panic of Rust is no Exception
             reply = pack_error(error)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -55,12 +55,12 @@ def serve(connection: Connection, time_s: float) -> None:
 def main() -> None:
     """Serve the inherited socket."""
     file_descriptor, memory_mib, time_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the service: it ends its work and closes the socket
+    for number in (signal.SIGINT, signal.SIGTERM):  # the service handles them, ends its work and closes the socket
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
-    importlib.import_module(sys.argv[4])  # before the process is bounded
+    importlib.import_module(sys.argv[4])  # before the memory limit applies
     confine()
-    threading.stack_size(STACK_BYTES)  # the main thread cannot have such a stack
+    threading.stack_size(STACK_BYTES)  # the main thread cannot have so large a stack
     thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)
     limit_memory(memory_mib + STACK_BYTES // _MIB)
     thread.start()

@@ -1,4 +1,4 @@
-"""A worker process and the socket to it."""
+"""A worker process, and the socket to it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = get_logger(__name__)
 MODULE = "pagantic_common.workers.worker"
 START_TIMEOUT_S = 60.0
 RETRY_AFTER_S = 1.0
-# A worker gets only these variables, by which Python finds modules. Others may hold secrets.
+# A worker gets only these variables, which Python needs to find modules. Other variables may hold secrets.
 ENVIRONMENT = ("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
-# Work that got less than this share of its time on the processor was starved and not slow: it gets more time.
+# Work that got less than this share of its time on the processor was starved and not slow, so it gets more time.
 STARVED_RATIO = 0.5
-IDLE_RATIO = 0.02  # a process that computes nothing at all waits for something, and gets no more time
+IDLE_RATIO = 0.02  # a process that computes nothing is waiting for something, and gets no more time
 STARVED_WINDOWS = 4
 
 Job = tuple[Callable[..., Any], tuple[object, ...]]
@@ -36,10 +36,10 @@ Job = tuple[Callable[..., Any], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """Number of processes, time and memory of a unit of work, and the most work that may wait.
+    """The number of processes, the time and memory of a unit of work, and the largest number of waiting units.
 
     A process imports `module`, with everything that the work needs, before its memory is limited. `advice` is the
-    remedy for work that takes too much.
+    remedy for work that exceeds a limit.
     """
 
     processes: int
@@ -55,7 +55,10 @@ class _WorkerGoneError(Exception):
 
 
 class WorkerProcess:
-    """A process that does a single unit of work at a time. Its methods block; call them from one thread at a time."""
+    """A process that does one unit of work at a time.
+
+    Its methods may block. Call them, except for `kill`, from one thread at a time.
+    """
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
@@ -64,11 +67,11 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start a process, and end the previous process. Raises Unavailable."""
+        """End the previous process, if any, and start a new process. Raises Unavailable if it cannot be started."""
         self.stop()
         try:
             self._spawn()
@@ -98,13 +101,13 @@ class WorkerProcess:
         return cast("Connection", self._connection)
 
     def kill(self) -> None:
-        """End the process; a waiting `call` raises. May be called from any thread."""
+        """End the process. A waiting `call` raises. May be called from any thread."""
         process = self._process
         if process is not None:
             process.kill()
 
     def stop(self) -> None:
-        """End the process and forget it."""
+        """End the process, and release its connection."""
         self.kill()
         if self._process is not None:
             self._process.wait()
@@ -113,13 +116,13 @@ class WorkerProcess:
         self._process = self._connection = None
 
     def call(self, job: Job) -> Any:
-        """Do a piece of work, and do it again if its process died: the work may not be the cause.
+        """Do a unit of work, and repeat it if its process died, because the work may not be the cause.
 
-        Raises the work's errors, InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much, and Unavailable
-        when the process got too little of the processor to judge its work, or cannot be started.
+        Raises the errors of the work, and InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the work exceeds a limit. Raises
+        Unavailable if the process got too little processor time to judge the work, or if it cannot be started.
         """
         for attempt in (1, 2):
-            if not self.is_alive:  # it died while it was idle
+            if not self.is_alive:  # the process died while idle
                 self.start()
             try:
                 return unpack(job[0], self._ask(job))
@@ -149,7 +152,7 @@ class WorkerProcess:
                     self.kill()
                     return
 
-        # The watch also covers sending: a stopped process reads nothing from the socket.
+        # The watch also covers sending, because a stopped process reads nothing from the socket.
         watch = threading.Thread(target=kill_slow, name="worker-watch", daemon=True)
         watch.start()
         try:
@@ -158,7 +161,7 @@ class WorkerProcess:
         except (EOFError, OSError):
             if not used_s:
                 raise _WorkerGoneError from None
-            self.stop()  # waits for the process, so that it does not count as alive
+            self.stop()  # waits for the process, so that it no longer counts as alive
             if used_s[0] < STARVED_RATIO * time_s:
                 raise Unavailable(
                     "the work got too little of the processor to be done in time", retry_after_s=RETRY_AFTER_S

@@ -1,1 +1,1 @@
-"""The constraint service: a process of its own."""
+"""The constraint service, which runs as a separate process."""

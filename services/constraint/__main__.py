@@ -1,4 +1,4 @@
-"""Runs the constraint service: `python -m services.constraint`."""
+"""Entry point of the constraint service: `python -m services.constraint`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVICE_NAME = "pagantic.constraint.v1.ConstraintService"
 
 @asynccontextmanager
 async def open_app(settings: ConstraintSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; raises InvalidRequest for a grammars folder or certificates that cannot be used."""
+    """Wire the service. Raises InvalidRequest if the grammars folder or the certificates cannot be used."""
     grammars = GrammarFolder(settings.grammars_folder)
     async with (
         ProcessWorkers(settings.worker_limits(Work.__module__)) as workers,

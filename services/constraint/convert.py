@@ -1,4 +1,4 @@
-"""Constraint messages <-> the domain."""
+"""Converts between the messages of the constraint service and domain values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.constraint.core.model import Contract, Rule
 
 
 def source_from_proto(request: pb.CompileRequest) -> Source | None:  # noqa: PLR0911 - an arm for each source
-    """Decode a source; None for a missing source."""
+    """Decode a source. Returns None if the source is missing."""
     match request.WhichOneof("source"):
         case "schema_json":
             return Source(SourceKind.SCHEMA, request.schema_json)
@@ -55,7 +55,7 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> pb.CompileResponse
 
 
 def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
-    """Decode a contract; unset switches are on."""
+    """Decode a contract. Switches that are not set are on."""
     decoded = Contract(
         schema_json=contract.schema_json,
         decoder_constraint=not contract.HasField("decoder_constraint") or contract.decoder_constraint,
@@ -74,7 +74,7 @@ def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
 
 
 def text_from_proto(request: pb.ValidateGrammarRequest) -> str | None:
-    """Decode the text to match; None for a missing text."""
+    """Decode the text to match. Returns None if the text is missing."""
     if not request.HasField("text"):
         return None
     return request.text
@@ -111,7 +111,7 @@ def enforcement_to_proto(enforcement: Enforcement) -> pb.EnforceResponse:
 
 
 def verdict_to_proto(verdict: Verdict) -> pb.ValidateSemanticsResponse:
-    """Encode a judge's verdict."""
+    """Encode the judge's verdict."""
     return pb.ValidateSemanticsResponse(
         valid=verdict.valid,
         reason=verdict.reason,

@@ -1,4 +1,4 @@
-"""The ports of the use-cases."""
+"""The ports that the use cases depend on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Workers(Protocol):
-    """Do the work on callers' sources and outputs."""
+    """Workers that process callers' sources and outputs."""
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Return the result of `work` and raise its errors; arguments, results and errors can be pickled.
+        """Return the result of `work`, and raise its errors. Arguments, results and errors must be picklable.
 
-        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) for work that takes too much time or memory, and Overloaded when
-        too much other work waits.
+        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the work takes too much time or memory, and Overloaded if too
+        much other work waits.
         """
 
 
@@ -25,11 +25,11 @@ class NamedGrammars(Protocol):
     """The configured grammars."""
 
     def read(self, name: str) -> str:
-        """Return the grammar's GBNF; raises InvalidRequest (CONFIG_GRAMMAR_NOT_FOUND)."""
+        """Return the GBNF text of the grammar. Raises InvalidRequest (CONFIG_GRAMMAR_NOT_FOUND)."""
 
 
 class Judge(Protocol):
     """A model that decides whether an output meets an intent."""
 
     async def judge(self, output: str, intent: str, model: str) -> Verdict:
-        """Ask the model; an empty name is the default model. Raises when there is no verdict."""
+        """Ask the model. An empty name selects the default model. Raises an error if the model returns no verdict."""

@@ -1,4 +1,4 @@
-"""ConstraintService: decode, call the app, encode."""
+"""ConstraintService: decodes each request, calls the use case and encodes the response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
-    """Serves compilation, the pipeline and its single stages."""
+    """Serves compilation, the whole pipeline and its single stages."""
 
     def __init__(self, constraints: Constraints) -> None:
         self._constraints = constraints
@@ -109,9 +109,9 @@ class ConstraintServicer(constraint_service_pb2_grpc.ConstraintServiceServicer):
 
 
 def record_stages(stages: Sequence[StageReport]) -> None:
-    """Record stages that ran one after the other, up to now.
+    """Record a span for each stage, as if the stages ran one after the other and ended now.
 
-    They ran in another process, so their own times are unknown here.
+    The stages ran in another process, so their actual start times are unknown here.
     """
     ended_s = time.monotonic()
     for report in reversed(stages):

@@ -21,7 +21,7 @@ MAX_SCHEMA_DEPTH = 64  # the libraries that read schemas recurse
 
 
 class ConstraintSettings(InnerSettings, CallerSettings):
-    """Read from PAGANTIC_CONSTRAINT_<NAME>."""
+    """Settings that are read from PAGANTIC_CONSTRAINT_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONSTRAINT_", frozen=True, extra="ignore")
 
@@ -38,10 +38,10 @@ class ConstraintSettings(InnerSettings, CallerSettings):
     )
 
     def worker_limits(self, module: str) -> WorkerLimits:
-        """Return the limits of the processes that do the work of a module."""
+        """Return the limits of the worker processes that run a module."""
         return WorkerLimits(self.workers, MAX_WORK_S, MAX_WORK_MIB, self.queue_capacity, module)
 
     @property
     def limits(self) -> Limits:
-        """The limits of sources and outputs."""
+        """The limits on sources and outputs."""
         return Limits(MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, self.max_output_bytes)

@@ -1,1 +1,1 @@
-"""The context service: a process of its own."""
+"""The context service, which runs as a separate process."""

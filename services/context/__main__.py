@@ -1,4 +1,4 @@
-"""Runs the context service: `python -m services.context`."""
+"""Entry point of the context service: `python -m services.context`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SERVICE_NAME = "pagantic.context.v1.ContextService"
 async def open_app(
     settings: ContextSettings, *, embedding_pause_s: float = EMBEDDING_PAUSE_S
 ) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; the store is closed last."""
-    # Searches run beside each other, and a product that is shared among the cores waits for the busiest of them.
+    """Wire the service. The store is closed last."""
+    # Searches run concurrently. A matrix product that is spread over the cores would wait for the busiest core.
     one_core = threadpool_limits(limits=1, user_api="blas")
     with one_core, closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
         async with open_pools(settings) as pools:

@@ -1,4 +1,4 @@
-"""Context messages <-> the domain."""
+"""Converts between the messages of the context service and domain values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ingest_result_to_proto(result: IngestResult) -> pb.IngestResponse:
 
 
 def file_part_from_proto(request: pb.IngestFilesRequest) -> FileHeader | FilePart:
-    """Decode a header or the next bytes of a file; raises InvalidRequest for anything else."""
+    """Decode a header or the next bytes of a file. Raises InvalidRequest for any other message."""
     part = request.WhichOneof("part")
     if part == "header":
         header = request.header
@@ -78,7 +78,7 @@ def file_part_from_proto(request: pb.IngestFilesRequest) -> FileHeader | FilePar
 
 
 def selection_from_proto(request: pb.IngestFolderRequest) -> FolderSelection:
-    """Decode the files of a folder."""
+    """Decode a selection of files in a folder."""
     return FolderSelection(request.root, request.path, request.glob, request.prune)
 
 
@@ -107,7 +107,7 @@ def summary_to_proto(summary: FilesSummary) -> file_pb2.FilesSummary:
 
 
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
-    """Decode a policy; an unset retriever is BM25, a newer version's retriever is None. Raises InvalidRequest."""
+    """Decode a policy. An unset retriever means BM25, and an unknown retriever becomes None. Raises InvalidRequest."""
     if policy.role not in _ROLES:
         raise InvalidRequest(f"policy.role {policy.role} is not known")
     min_score: float | None = None
@@ -155,7 +155,7 @@ def report_to_proto(report: VerificationReport) -> pb.VerifyResponse:
 
 
 def built_context_to_proto(context: BuiltContext, *, is_fenced: bool) -> pb.BuildContextResponse:
-    """Encode a context; a fenced context is a user message. Without text there is no message."""
+    """Encode a context. A fenced context becomes a user message. A context without text has no message."""
     response = pb.BuildContextResponse(
         chunks=[chunk_to_proto(chunk) for chunk in context.chunks],
         token_count=context.token_count,

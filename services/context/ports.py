@@ -1,4 +1,4 @@
-"""The ports of the app."""
+"""The ports that the use cases depend on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.context.core.splitting import Piece
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document with its pieces, and the terms of each."""
+    """A document with its pieces and the terms of each piece."""
 
     document: Document
     pieces: Sequence[Piece]
@@ -27,18 +27,18 @@ class SplitDocument:
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """The numbers of documents of an ingest, and the collection after it."""
+    """The number of documents by outcome of an ingest, and the resulting collection."""
 
     collection: Collection
     added: int
     replaced: int
     unchanged: int
-    split_chunk_count: int = 0  # of the documents that were not unchanged
+    split_chunk_count: int = 0  # excludes unchanged documents
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk with its id in the store, its document, and its place among the document's chunks."""
+    """A chunk with its id in the store, its document, and its position among the document's chunks."""
 
     id: int
     document_id: int
@@ -48,7 +48,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class UnembeddedChunks:
-    """Chunks of a collection that wait for their embeddings: their ids, and their contents in the same order."""
+    """Chunks of a collection that wait to be embedded: their ids, and their contents in the same order."""
 
     tenant: str
     collection_id: int
@@ -60,20 +60,21 @@ class UnembeddedChunks:
 
 @dataclass(frozen=True, slots=True)
 class DerivedChunk:
-    """A chunk and the data derived from its content: a hash, its terms, and its embedding, None if missing."""
+    """A chunk and the data derived from its content: a hash, its terms, and its embedding (None if missing)."""
 
     stored: StoredChunk
     content_digest: int
     terms: bytes
     vector: Vectors | None
-    is_waiting: bool  # for its embedding
+    is_waiting: bool  # waiting to be embedded
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
     """A consistent snapshot of a document, its chunks, and the options of its collection.
 
-    `version` is the first version of the collection that has the document; an empty digest is unknown.
+    `version` is the first version of the collection that contains the document. An empty digest means that the digest
+    is unknown.
     """
 
     document: Document
@@ -84,10 +85,10 @@ class StoredDocument:
 
 
 class CollectionStore(Protocol):
-    """Stores collections durably. A change is on disk when its method returns; a failed change leaves no trace."""
+    """Stores collections durably. A change is on disk when its method returns. A failed change leaves no trace."""
 
     async def create_collection(self, key: CollectionKey, options: CollectionOptions) -> Collection:
-        """Make an empty collection; raises Conflict when the name is taken."""
+        """Create an empty collection. Raises Conflict if the name is taken."""
 
     async def list_collections(self, tenant: str) -> list[Collection]:
         """Return the collections of a tenant by name."""
@@ -96,10 +97,10 @@ class CollectionStore(Protocol):
         """Return a collection; None for an unknown name."""
 
     async def delete_collection(self, key: CollectionKey) -> None:
-        """Remove a collection with its documents; raises NotFound."""
+        """Remove a collection with its documents. Raises NotFound."""
 
     async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
-        """Return the hashes of the stored documents among sources; empty for an unknown collection."""
+        """Return the digests of the stored documents by source. The result is empty if the collection is unknown."""
 
     async def ingest(
         self,
@@ -108,24 +109,24 @@ class CollectionStore(Protocol):
         documents: Sequence[SplitDocument],
         unchanged: Mapping[str, str],
     ) -> IngestResult:
-        """Store all documents with their chunks, or nothing; creates a missing collection.
+        """Store all documents with their chunks, or nothing. Creates the collection if it does not exist.
 
-        `unchanged` has the hashes of documents that must be stored already. Raises Conflict if the collection has other
-        options, or if any of those documents is missing or has changed.
+        `unchanged` holds the hashes of documents that must be stored already. Raises Conflict if the collection has
+        other options, or if any of those documents is missing or has changed.
         """
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
-        """Remove documents and return their number; raises NotFound for the collection."""
+        """Remove documents and return how many were removed. Raises NotFound if the collection does not exist."""
 
 
 class ChunkStore(Protocol):
-    """Reads chunks, and the data for indexes."""
+    """Reads chunks and the data for indexes."""
 
     async def read_whole(self, key: CollectionKey) -> IndexChanges:
         """Return the whole collection; raises NotFound."""
 
     async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
-        """Return the changes after a version, or everything if they are unknown; None without changes.
+        """Return the changes after a version, everything if they are unknown, or None if there are none.
 
         Raises NotFound.
         """
@@ -134,31 +135,31 @@ class ChunkStore(Protocol):
         """Return the chunks that are still there."""
 
     async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return parts of documents: document id, start and end; empty for a document that is gone."""
+        """Return parts of documents by document id, start and end. The text of a deleted document is empty."""
 
     async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
-        """Return the chunks of a document from `first` to `last`."""
+        """Return the chunks of a document from position `first` to position `last`."""
 
     def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
-        """Yield every document with all that was derived from it; raises NotFound for the collection.
+        """Yield every document with all data derived from it. Raises NotFound if the collection does not exist.
 
         A document that is removed meanwhile may be missing.
         """
 
     async def count_orphans(self, key: CollectionKey) -> int:
-        """Return the number of chunks without a document; raises NotFound for the collection."""
+        """Return the number of chunks without a document. Raises NotFound if the collection does not exist."""
 
 
 class EmbeddingStore(Protocol):
-    """Keeps the embeddings of chunks."""
+    """Stores the embeddings of chunks."""
 
     async def claim_unembedded(
         self, limit: int, excluded_models: Sequence[str], *, after: int = 0
     ) -> UnembeddedChunks | None:
-        """Return the oldest waiting chunks of a collection, which no other replica gets for a time.
+        """Return the oldest waiting chunks of a collection, and withhold them from other replicas for a time.
 
-        The collection is the next by id after `after`, or else the first. None if no chunks wait, or only chunks of
-        excluded models.
+        The collection is the next by id after `after`, or else the first collection. Returns None if no chunks wait, or
+        if only chunks of excluded models wait.
         """
 
     async def release(self, chunks: UnembeddedChunks) -> None:
@@ -168,67 +169,67 @@ class EmbeddingStore(Protocol):
         """Let no replica have claimed chunks for a time."""
 
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
-        """Store embeddings of chunks that still exist and still want this model and prefix.
+        """Store the embeddings of chunks that still exist and still need this model and prefix.
 
-        Raises PreconditionFailed for vectors that differ in length from the collection's vectors.
+        Raises PreconditionFailed if the vectors differ in length from the collection's vectors.
         """
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
-        """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""
+        """Drop a collection's embeddings, and queue its chunks for a model. Raises NotFound."""
 
 
 class TokenCounter(Protocol):
     """Counts tokens with a model's tokenizer."""
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text; an empty name is the default model."""
+        """Return the token count of each text. An empty `model` selects the default model."""
 
 
 class SourceStore(Protocol):
     """Reads the sources of documents."""
 
     async def list_sources(self, key: CollectionKey, prefix: str) -> list[str]:
-        """Return the sources that begin with a prefix; empty for an unknown collection."""
+        """Return the sources that start with a prefix. The result is empty if the collection is unknown."""
 
 
 class IncomingFile(Protocol):
-    """The content of a file that is not read yet. Bytes beyond the limit of a file are dropped."""
+    """The content of a file that has not been read yet. Bytes beyond the size limit of a file are dropped."""
 
     @property
     def path(self) -> str:
-        """The place of the content."""
+        """The path of the content."""
 
     async def write(self, data: bytes) -> None:
-        """Add the next bytes."""
+        """Append the next bytes."""
 
 
 class IncomingFiles(Protocol):
-    """Keeps the contents of files until they are read."""
+    """Stores the contents of files until they are read."""
 
     def open(self) -> AbstractAsyncContextManager[IncomingFile]:
-        """Make an empty file, which is removed when the context ends."""
+        """Create an empty file, which is removed when the context ends."""
 
 
 class FileReading(Protocol):
     """Reads the contents of files."""
 
     async def read(self, header: FileHeader, file: IncomingFile) -> Document:
-        """Return the document of a file; raises InvalidRequest with the next step."""
+        """Return the document of a file. Raises InvalidRequest with a message that names the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """Paths of files below a root, in their order, and of the folders that cannot be listed, each with its reason."""
+    """The paths of the files below a root in order, and the folders that cannot be listed, each with the reason."""
 
     paths: Sequence[str]
     unreadable: Sequence[tuple[str, str]]
 
 
 class ServedFolders(Protocol):
-    """Folders of this machine that callers may have the service read."""
+    """Folders of this machine that the service may read for callers."""
 
     async def list_files(self, selection: FolderSelection) -> FolderListing:
         """List the files of a selection. Raises PermissionDenied, NotFound, InvalidRequest and PreconditionFailed."""
 
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
-        """Copy the content of a file; raises InvalidRequest for an unreadable file."""
+        """Copy the content of a file. Raises InvalidRequest if the file is unreadable."""

@@ -22,7 +22,7 @@ ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
 
 class PrefixSettings(BaseModel):
-    """The prefixes that an embedding model expects: before each query, and before each chunk of a document."""
+    """The prefixes that an embedding model expects before each query and before each chunk of a document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -83,7 +83,7 @@ class ContextSettings(InnerSettings, CallerSettings):
 
     @property
     def ingest_bounds(self) -> IngestBounds:
-        """The limits of an Ingest."""
+        """The limits of an Ingest request."""
         return IngestBounds(MAX_DOCUMENTS_PER_INGEST, self.max_document_chars)
 
     @property
@@ -92,7 +92,7 @@ class ContextSettings(InnerSettings, CallerSettings):
         return ReadingBounds(self.max_file_bytes, self.max_document_chars)
 
     def worker_limits(self, module: str) -> WorkerLimits:
-        """Return the limits of the processes that do the work of a module."""
+        """Return the limits of the worker processes that run a module."""
         return WorkerLimits(
             self.workers, self.max_reading_s, self.max_reading_mib, self.queue_capacity, module, READING_ADVICE
         )
@@ -104,7 +104,7 @@ class ContextSettings(InnerSettings, CallerSettings):
 
     @property
     def defaults(self) -> CollectionDefaults:
-        """The options of a collection that is made without any."""
+        """The options of a collection that is created without options."""
         prefixes = {alias: Prefixes(each.query, each.document) for alias, each in self.embedding_prefixes.items()}
         return CollectionDefaults(self.embedding_model, self.language, prefixes)
 

@@ -1,4 +1,4 @@
-"""Makes the parts of the context service: the library, the search, the file readers and the background embedding."""
+"""Builds the parts of the context service: the library, the search, the file readers and background embedding."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from services.context.settings import ContextSettings
 
 COUNT_TIMEOUT_S = 10.0  # for one count of tokens
 EMBEDDING_PAUSE_S = 5.0
-LEASE_TIMEOUTS = 2  # a batch of chunks takes a single call, or a few calls if its texts are too long
+LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few calls if its texts are too long
 
 
 def make_embedding(
     settings: ContextSettings, access: StoreAccess, pools: InferencePools, pause_s: float
 ) -> BackgroundEmbedding:
-    """Make the background embedding of the store's chunks."""
+    """Build the background embedding of the store's chunks."""
     lease_s = LEASE_TIMEOUTS * settings.embedding_timeout_s
     return BackgroundEmbedding(
         SqlEmbeddings(access, SystemClock(), lease_s),
@@ -56,9 +56,9 @@ def make_embedding(
 
 
 def _background_credentials(settings: ContextSettings) -> Credentials:
-    """Return credentials that sign tokens for work without a caller; without a key such calls have no token.
+    """Return credentials that sign tokens for work without a caller. Without a key, such calls carry no token.
 
-    Raises InvalidRequest for an unusable file.
+    Raises InvalidRequest if the key file is unusable.
     """
     if settings.signing_key_file is None:
         return pass_on
@@ -67,20 +67,20 @@ def _background_credentials(settings: ContextSettings) -> Credentials:
 
 @dataclass(frozen=True, slots=True)
 class FileReaders:
-    """The opened readers of files."""
+    """The readers of files and the folders that they use."""
 
     incoming: IncomingFiles
     reading: FileReading
     folders: ServedFolders
 
     def make_ingest(self, library: Library, access: StoreAccess) -> FileIngest:
-        """Make the ingest of files into a library."""
+        """Build the ingest of files into a library."""
         return FileIngest(library, SqlSources(access), self.incoming, self.reading, self.folders)
 
 
 @asynccontextmanager
 async def open_readers(settings: ContextSettings) -> AsyncIterator[FileReaders]:
-    """Start the processes that read files, and make a folder for files that wait."""
+    """Start the processes that read files, and create a folder for files that wait to be read."""
     with TemporaryFiles(settings.max_file_bytes) as incoming:
         async with ProcessWorkers(settings.worker_limits(read_file.__module__)) as workers:
             yield FileReaders(
@@ -91,7 +91,7 @@ async def open_readers(settings: ContextSettings) -> AsyncIterator[FileReaders]:
 
 
 class Search:
-    """The chunks of a store, their indexes, and retrieval from them."""
+    """The chunks of a store, their indexes and the retrieval from them."""
 
     def __init__(self, access: StoreAccess, embedder: TextEmbedder, max_index_bytes: int) -> None:
         self.chunks = SqlChunks(access)
@@ -102,7 +102,7 @@ class Search:
 def make_library(
     settings: ContextSettings, access: StoreAccess, counter: TokenCounter, embedder: TextEmbedder
 ) -> Library:
-    """Make the library."""
+    """Build the library."""
     return Library(
         SqlCollections(access, SystemClock(), settings.max_chunks_per_collection, settings.max_collections),
         WordCounts(counter),
@@ -120,7 +120,7 @@ def make_servicer(
     embedding: BackgroundEmbedding,
     readers: FileReaders,
 ) -> ContextServicer:
-    """Make the servicer."""
+    """Build the servicer."""
     counter = InferenceTokenCounter(pools, COUNT_TIMEOUT_S)
     embedder = InferenceEmbedder(pools, settings.embedding_timeout_s)
     search = Search(access, embedder, settings.max_index_bytes)

@@ -1,1 +1,1 @@
-"""The inference service: a process of its own."""
+"""The inference service, which runs as a separate process."""

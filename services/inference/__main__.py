@@ -16,12 +16,12 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.openmp import set_spinning
 from services.inference.settings import InferenceSettings
 
-SWITCH_INTERVAL_S = 0.001  # by default the engine's thread may wait 5 ms for the interpreter between two steps
+SWITCH_INTERVAL_S = 0.001  # the default lets the engine's thread wait 5 ms for the interpreter between two steps
 
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Load the model of MODEL_PATH, if there is one, and yield the registrations of the server.
+    """Load the model at MODEL_PATH, if any, and yield the server's registrations.
 
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if the settings need the engine and its package is not installed.
     """
@@ -43,7 +43,7 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
 
 
 def main() -> None:
-    """Entry point of `python -m services.inference`."""
+    """Run the inference service; this is the entry point of `python -m services.inference`."""
     settings = load_settings(InferenceSettings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     run_service("inference", settings, partial(open_app, settings))

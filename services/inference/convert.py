@@ -1,4 +1,4 @@
-"""Between `pagantic.inference.v1` and the core's types. Refuses only messages that the core's types cannot hold."""
+"""Converts between `pagantic.inference.v1` and the core's types. Rejects only messages that those types cannot hold."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{re
 
 
 def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
-    """Decode a conversation; raises InvalidRequest for an unknown enum value."""
+    """Decode a conversation. Raises InvalidRequest for an unknown enum value."""
     if chat.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
         raise InvalidRequest(f"tool_choice.mode {chat.tool_choice.mode} is not known")
     for tool in chat.tools:
@@ -85,7 +85,7 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
 
 
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
-    """Decode sampling; unset fields get the defaults."""
+    """Decode the sampling parameters. Unset fields get the defaults."""
     given = {name: value for name in _SAMPLING_FIELDS if (value := value_if_set(sampling, name)) is not None}
     return Sampling(**given, logit_bias=dict(sampling.logit_bias), given=frozenset(given))
 
@@ -93,7 +93,7 @@ def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
 def prompt_from_proto(
     request: inference_service_pb2.InferRequest | inference_service_pb2.ScoreRequest,
 ) -> ChatPrompt | str:
-    """Decode a prompt; raises InvalidRequest without a prompt."""
+    """Decode a prompt. Raises InvalidRequest if there is no prompt."""
     match request.WhichOneof("prompt"):
         case None:
             raise InvalidRequest("prompt is not set: send chat or text")
@@ -109,14 +109,14 @@ def branches_from_proto(request: inference_service_pb2.ScoreRequest) -> list[Sco
 
 
 def counted_chat_from_proto(request: inference_service_pb2.CountTokensRequest) -> ChatPrompt | None:
-    """Decode the conversation to count; None if it is not set."""
+    """Decode the conversation to count, or return None if it is not set."""
     if not request.HasField("chat"):
         return None
     return chat_prompt_from_proto(request.chat)
 
 
 def request_from_proto(request: inference_service_pb2.InferRequest) -> InferenceRequest:
-    """Decode a request; raises InvalidRequest without a prompt, or for an unknown enum value."""
+    """Decode a request. Raises InvalidRequest if there is no prompt or an enum value is unknown."""
     return InferenceRequest(
         prompt=prompt_from_proto(request),
         sampling=sampling_from_proto(request.sampling),
@@ -136,7 +136,7 @@ def request_from_proto(request: inference_service_pb2.InferRequest) -> Inference
 
 
 def interval_from_proto(request: inference_service_pb2.WatchReplicaRequest) -> float:
-    """Return the seconds between two reports; raises InvalidRequest for an interval out of range."""
+    """Return the seconds between two reports. Raises InvalidRequest if the interval is out of range."""
     if not request.HasField("interval"):
         return DEFAULT_INTERVAL_S
     interval_s = request.interval.seconds + request.interval.nanos / 1e9
@@ -148,7 +148,7 @@ def interval_from_proto(request: inference_service_pb2.WatchReplicaRequest) -> f
 
 
 def value_if_set(message: Message, field: str) -> Any:
-    """Return an optional field of a message; None if it is not set."""
+    """Return the value of an optional field of a message, or None if it is not set."""
     if not message.HasField(field):
         return None
     return getattr(message, field)
@@ -281,7 +281,7 @@ def score_response_to_proto(
 def branches_response_to_proto(
     branches: Sequence[BranchScores], usage: TokenUsage, model: ModelInfo
 ) -> inference_service_pb2.ScoreResponse:
-    """Encode the scores of the continuations of each branch."""
+    """Encode the scores of each branch's continuations."""
     return inference_service_pb2.ScoreResponse(
         branches=[inference_service_pb2.BranchScores(scores=_scores_to_proto(scores)) for scores in branches],
         usage=usage_to_proto(usage),
@@ -299,7 +299,7 @@ def _scores_to_proto(scores: BranchScores) -> list[inference_service_pb2.Continu
 
 
 def embed_response_to_proto(vectors: Vectors, usage: TokenUsage) -> inference_service_pb2.EmbedResponse:
-    """Encode vectors."""
+    """Encode vectors and their usage."""
     return inference_service_pb2.EmbedResponse(
         embeddings=[inference_service_pb2.Embedding(values=row.tolist()) for row in vectors],
         usage=usage_to_proto(usage),

@@ -1,4 +1,4 @@
-"""The roles that the app needs: engine, embedder, tokenizer, template, constraints, measurements, stores."""
+"""The ports of the service: engine, embedder, tokenizer, template, constraints, measurements, stores."""
 
 from __future__ import annotations
 
@@ -20,38 +20,44 @@ from services.inference.core.tuning import Round, Tuning
 
 
 class KvCacheFullError(Exception):
-    """The cache has no room for a batch; nothing of the batch was computed."""
+    """Raised if the cache has no room for a batch. No part of the batch was computed."""
 
 
 class MeasuringFailed(Exception):
-    """The engine could not be measured; the message says why."""
+    """Raised if the engine could not be measured. The message contains the reason."""
 
 
 class Prober(Protocol):
-    """Measures how the engine runs, beside the engine that serves."""
+    """Measures how fast the engine runs, separately from the engine that serves requests."""
 
     async def why_not(self) -> str:
-        """Return why measuring is not possible now; empty if it is."""
+        """Return the reason that measuring is not possible now, or an empty string if it is possible."""
 
     def rounds(self) -> AsyncGenerator[Round, None]:
-        """Yield rounds; closing the generator ends the measuring at once. Raises MeasuringFailed."""
+        """Yield rounds. Closing the generator ends the measurement at once. Raises MeasuringFailed."""
 
 
 class TuningStore(Protocol):
-    """Keeps measured settings for the next start."""
+    """Stores measured settings for the next start."""
 
     def save(self, tuning: Tuning | None) -> str:
-        """Store a tuning, or None for a machine without a tuning; return the problem, or an empty text."""
+        """Store a tuning, or None if the machine has no tuning.
+
+        Returns a description of the problem, or an empty string.
+        """
 
 
 class PrefixStore(Protocol):
-    """Stores blocks of KV cells by name, for this and other processes; deletes the least recently used blocks.
+    """Stores blocks of KV cells by name, for this and other processes. Deletes the least recently used blocks.
 
-    Callable from any thread. A call may block; it never raises: after a failure a block counts as missing.
+    Callable from any thread. A call may block, but it never raises: after a failure, a block counts as missing.
     """
 
     def read(self, name: str, max_bytes: int) -> Cells | None:
-        """Return a block as written, and note its use; None if it is missing or larger than `max_bytes`."""
+        """Return a block as it was written, and record its use.
+
+        Returns None if the block is missing or larger than `max_bytes`.
+        """
 
     def write(self, name: str, cells: Cells) -> bool:
         """Store a block; False if that fails."""
@@ -61,7 +67,7 @@ class PrefixStore(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to a model's tokens and back; callable from any thread."""
+    """Converts text to a model's tokens and back; callable from any thread."""
 
     @property
     def longest_token_bytes(self) -> int:
@@ -77,7 +83,7 @@ class Tokenizer(Protocol):
 class TextEngine(Tokenizer, Protocol):
     """A loaded model and the sequences of its KV cache.
 
-    One thread alone decodes and changes sequences; the tokenizer is callable from any thread.
+    Only one thread decodes and changes sequences. The tokenizer is callable from any thread.
     """
 
     @property
@@ -90,23 +96,26 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Maximum tokens of one `decode`, with any number of rows."""
+        """The maximum number of tokens in one call of `decode`, with any number of rows."""
 
     @property
     def max_prompt_batch_tokens(self) -> int:
-        """Maximum tokens of one `decode` with at most one row per slice; at least `max_batch_tokens`."""
+        """The maximum number of tokens in one call of `decode` with at most one row per slice.
+
+        It is at least `max_batch_tokens`.
+        """
 
     @property
     def mixes_steps(self) -> bool:
-        """Whether outputs and prompts take no longer in one `decode` than in two."""
+        """Whether outputs and prompts in one `decode` call are as fast as in two calls."""
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Cells of the KV cache; sequences that share tokens share their cells."""
+        """The number of cells in the KV cache. Sequences that share tokens share their cells."""
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Memory of one cell."""
+        """The number of bytes in one cell."""
 
     @property
     def max_sequences(self) -> int:
@@ -114,43 +123,47 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def cell_format(self) -> str:
-        """All options, besides the model's file, that decide the cells of tokens; empty if copies cannot be cut."""
+        """The options that determine the content of cells, besides the model's file; empty if copies cannot be cut."""
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
-        """Append each slice to its sequence and return the wanted rows of logits, in order.
+        """Append each slice to its sequence and return the requested rows of logits, in order.
 
-        The rows, of shape (rows, vocabulary), are valid until the next `decode`. Raises KvCacheFullError, and Internal
-        (INFERENCE_ENGINE_ERROR) if the engine fails; the sequences are then unchanged.
+        The rows, of shape (rows, vocabulary), are valid until the next `decode`. Raises KvCacheFullError if the cache
+        has no room, and Internal (INFERENCE_ENGINE_ERROR) if the engine fails. After an error, the sequences are
+        unchanged.
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let `target`, which is empty or holds the same tokens, share the first `length` tokens of `source`."""
+        """Shares the first `length` tokens of `source` with `target`, which is empty or holds the same tokens."""
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget the tokens of a sequence from position `length` on."""
+        """Delete the tokens of a sequence from position `length` onwards."""
 
     def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
-        """Keep a copy of the cells of a sequence from position `start` to position `end`, under a new key."""
+        """Park a copy of the cells of a sequence, from position `start` to position `end`, under a new key."""
 
     def copy_out(self, sequence_id: int, start: int, end: int) -> Cells:
         """Return a copy of the cells of a sequence from position `start` to position `end`."""
 
     def adopt(self, key: int, cells: Cells) -> None:
-        """Keep the result of a `copy_out`, perhaps of another engine with the same `cell_format`, under a new key."""
+        """Keep cells that `copy_out` returned, under a new key.
+
+        The cells may come from another engine with the same `cell_format`.
+        """
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Append the cells of a key to a sequence that ends at their start, and cut it to `length` tokens.
+        """Append the parked cells of `key` to a sequence that ends where they start, then cut it to `length` tokens.
 
         The cache needs room for all cells of the key. Raises Internal (INFERENCE_ENGINE_ERROR) if the engine fails.
         """
 
     def drop(self, key: int) -> None:
-        """Forget the cells of a key; a key without cells is fine."""
+        """Drop the parked cells of `key`, if there are any."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
-        """Run with these options from now on; the cache is empty afterwards. Only while nothing is decoded.
+        """Run with these options from now on. Call this only while nothing is decoded; the cache is empty afterwards.
 
-        Raises PreconditionFailed if memory is short, and keeps the old options.
+        If there is not enough memory, raises PreconditionFailed and keeps the old options.
         """
 
     def close(self) -> None:
@@ -158,7 +171,7 @@ class TextEngine(Tokenizer, Protocol):
 
 
 class TextEmbedder(Tokenizer, Protocol):
-    """A loaded model that turns texts into vectors. Only one thread at a time calls `embed`."""
+    """A loaded model that turns texts into vectors. Only one thread at a time may call `embed`."""
 
     @property
     def model(self) -> ModelInfo:
@@ -166,16 +179,19 @@ class TextEmbedder(Tokenizer, Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Maximum tokens of several texts in one `embed`; a single text may fill the context window."""
+        """The maximum total number of tokens if one call of `embed` has several texts.
+
+        A single text may fill the context window.
+        """
 
     @property
     def max_batch_texts(self) -> int:
         """Maximum texts of one `embed`."""
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """Return a vector per text, in order, of any length; each text has at least one token.
+        """Return one vector of any length per text, in order. Each text has at least one token.
 
-        The vectors are the caller's. Raises Internal (INFERENCE_ENGINE_ERROR) if the engine fails.
+        The caller owns the vectors. Raises Internal (INFERENCE_ENGINE_ERROR) if the engine fails.
         """
 
     def close(self) -> None:
@@ -183,7 +199,10 @@ class TextEmbedder(Tokenizer, Protocol):
 
 
 class CrossEncoder(TextEmbedder, Protocol):
-    """A loaded model that reads a query and a text as one sequence; the only component of its vector is the score."""
+    """A loaded model that reads a query and a text as one sequence.
+
+    The only component of the returned vector is the score.
+    """
 
     @property
     def pair_layout(self) -> PairLayout:
@@ -191,7 +210,7 @@ class CrossEncoder(TextEmbedder, Protocol):
 
 
 class ChatTemplate(Protocol):
-    """The model's own format of a conversation."""
+    """The model's format for a conversation."""
 
     @property
     def source(self) -> str:
@@ -204,38 +223,40 @@ class ChatTemplate(Protocol):
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
     ) -> str:
-        """Render a conversation up to the assistant's turn; raises InvalidRequest if the template refuses it.
+        """Render a conversation up to the start of the assistant's turn.
 
-        `thinks` switches reasoning on or off in a template that supports it; None leaves the choice to the template.
+        Raises InvalidRequest if the template rejects the conversation. `thinks` switches reasoning on or off in a
+        template that supports it; None leaves the choice to the template.
         """
 
 
 class ImageEncoder(Protocol):
-    """A model's encoder of images. Only one thread at a time uses it."""
+    """The image encoder of a model. Only one thread at a time may use it."""
 
     def encode(self, image: DecodedImage, *, only_counts: bool = False) -> tuple[ImagePiece, ...]:
-        """Return the pieces of an image in a prompt, in order; with `only_counts` they have no embeddings.
+        """Return the pieces of an image in a prompt, in order. With `only_counts`, they have no embeddings.
 
         Raises Internal (INFERENCE_ENGINE_ERROR) if the encoder fails.
         """
 
     def close(self) -> None:
-        """Free the encoder. Nothing may be called afterwards; the model is freed later."""
+        """Free the encoder. Nothing may be called afterwards. Call this before the model is freed."""
 
 
 class RemoteEngine(Protocol):
-    """An engine of another process, reached over a network.
+    """An engine in another process, reached over a network.
 
-    Calls raise Unavailable (INFERENCE_MODEL_UNAVAILABLE) if it is unreachable or its stream breaks, Overloaded
-    (INFERENCE_OVERLOADED), PreconditionFailed (CONFIG_NO_ENGINE) if the deployment must be changed, InvalidRequest for
-    a refused request, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE).
+    Calls raise Unavailable (INFERENCE_MODEL_UNAVAILABLE) if the engine is unreachable or its stream breaks,
+    InvalidRequest if the engine rejects the request, and PreconditionFailed (CONFIG_NO_ENGINE) if the deployment must
+    be changed. They also raise Overloaded (INFERENCE_OVERLOADED) and Internal (INFERENCE_ENGINE_ERROR,
+    INFERENCE_MALFORMED_RESPONSE).
     """
 
     def stream(self, request: RemoteRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of an answer; closing the generator closes the connection."""
 
     async def embed(self, request: RemoteRequest) -> tuple[Vectors, int]:
-        """Return a vector per text, in order, of any length, and the tokens of all texts."""
+        """Return one vector of any length per text, in order, and the number of tokens in all texts."""
 
     async def close(self) -> None:
         """Close all connections. Nothing may be called afterwards."""
@@ -245,10 +266,10 @@ class ConstraintCompiler(Protocol):
     """Turns constraints into matchers over the model's tokens."""
 
     async def start(self, constraint: Constraint) -> Matcher:
-        """Return a fresh matcher.
+        """Return a new matcher.
 
-        Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID, CONSTRAINT_TOO_COMPLEX) for a constraint that cannot be
-        enforced, Overloaded and Unavailable when it cannot be built now.
+        Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID, CONSTRAINT_TOO_COMPLEX) if the constraint cannot be enforced,
+        and Overloaded or Unavailable if it cannot be built now.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""InferenceService over the app: decode, check, call, encode."""
+"""Implements InferenceService over the app: decodes and checks requests, calls the app, and encodes responses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
-# The scope that each method requires.
+# The scope that each RPC requires.
 SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "Infer": Scope.EXECUTE,
@@ -61,7 +61,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):
-    """The rpcs of the service; its proto documents each."""
+    """Implements the RPCs of the service. The service's proto documents each RPC."""
 
     def __init__(self, models: Models, tuner: Tuner, watch: ReplicaWatch) -> None:
         self._models = models

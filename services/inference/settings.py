@@ -17,8 +17,8 @@ from services.inference.core.tuning import NAMES
 
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
-MIB = 1024 * 1024  # bytes in the unit of the settings that end with _MIB
-ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # no shell expands a ~ in quotes or .env files
+MIB = 1024 * 1024  # number of bytes in the unit of settings that end with _MIB
+ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # no shell expands a ~ in quotes or in .env files
 ModelFile = Annotated[str, AfterValidator(model_file)]  # a path, or the name of a pulled model
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 EntryT = TypeVar("EntryT", bound=BaseModel)
@@ -38,7 +38,7 @@ def _own_model_file(given: str) -> str:
 
 
 class RemoteSettings(BaseModel):
-    """One model of an engine that speaks OpenAI's HTTP API."""
+    """The settings of one model of an engine that serves OpenAI's HTTP API."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,7 +76,7 @@ class RemoteSettings(BaseModel):
 
 
 class RouteSettings(BaseModel):
-    """An alias of several models; the first model with output answers."""
+    """An alias for several models, of which the first model with output answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -87,7 +87,7 @@ class RouteSettings(BaseModel):
 
 
 def _entries_of(cls: type[EntryT]) -> BeforeValidator:
-    """Return a parser of a JSON object of aliases; its errors name the alias and the field of a wrong value."""
+    """Return a parser for a JSON object of aliases. Its errors name the alias and field of an invalid value."""
 
     def parse(given: Any) -> Any:
         if not isinstance(given, Mapping):
@@ -231,11 +231,11 @@ class InferenceSettings(InnerSettings):
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the service loads a model at its start: that of MODEL_PATH, or the bundled model."""
+        """Whether the service loads a model when it starts: the model of MODEL_PATH or the bundled model."""
         return self.model_path != NO_MODEL
 
     def given_tuning(self) -> dict[str, object]:
-        """Return the settings of the tuning that are not automatic."""
+        """Return the tuning settings that are not automatic."""
         return {name: value for name in NAMES if (value := getattr(self, name)) != AUTO}
 
     @model_validator(mode="after")

@@ -1,1 +1,1 @@
-"""The orchestrator service: a process of its own."""
+"""The orchestrator service, which runs as a separate process."""

@@ -45,19 +45,19 @@ from services.orchestrator.wiring.services import (
     within_budgets,
 )
 
-READY_TIMEOUT_S = 120.0  # a large model takes its time to load
+READY_TIMEOUT_S = 120.0  # loading a large model takes a long time
 
 
-# Context, rerank and tools do not count: most requests do not need them, and a chat works without them.
+# Context, rerank and tools do not count, because most requests, such as plain chats, do not need them.
 class Readiness:
-    """Reads the state of the journal's heartbeats and of the connections, without a call of its own."""
+    """Derives readiness from the state of the journal and of the connections, without making a call."""
 
     def __init__(self, needed: Mapping[str, grpc.aio.Channel], journal_trouble: Callable[[], str]) -> None:
         self._needed = needed
         self._journal_trouble = journal_trouble
 
     async def why_not(self) -> str:
-        """Return why the service is not ready; empty when it is."""
+        """Return the reason that the service is not ready, or an empty string if it is ready."""
         if trouble := self._journal_trouble():
             return trouble
         ready = grpc.ChannelConnectivity.READY  # the channels check health, so a ready channel means a serving service
@@ -71,7 +71,7 @@ class Readiness:
 
 @asynccontextmanager
 async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; the journal closes last. Raises InvalidRequest for an invalid prompt template."""
+    """Wire the service; the journal closes last. Raises InvalidRequest if a prompt template is invalid."""
     async with AsyncExitStack() as stack:
         files = read_files(settings)
         journal = await stack.enter_async_context(open_journal(settings))
@@ -149,7 +149,7 @@ def _report(journal: SqlJournal) -> None:
 
 
 def _journal_trouble(presence: Presence, journal: SqlJournal, min_free_bytes: int) -> str:
-    """Return why the journal takes no writes, or soon will not; empty when it does."""
+    """Return the reason that the journal is or soon will be unwritable, or an empty string if there is none."""
     if not presence.is_beating:
         return "no write of the journal has succeeded in the last seconds"
     if journal.write_failure:
@@ -164,19 +164,19 @@ def _journal_trouble(presence: Presence, journal: SqlJournal, min_free_bytes: in
 
 
 async def _wait_until_ready(channels: Sequence[grpc.aio.Channel]) -> None:
-    """Wait until every service says that it serves; raises TimeoutError."""
+    """Wait until every service reports that it serves. Raises TimeoutError after `READY_TIMEOUT_S`."""
     async with asyncio.timeout(READY_TIMEOUT_S):
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
 
 
 def main() -> None:
-    """Entry point of `python -m services.orchestrator`."""
+    """Run the orchestrator: the entry point of `python -m services.orchestrator`."""
     settings = load_settings(OrchestratorSettings)
     run_service("orchestrator", settings, partial(open_app, settings))
 
 
 def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomStep]) -> Limits:
-    """Return the limits."""
+    """Return the configured limits of executions and plans."""
     bounds = PlanPolicy(
         max_steps=settings.max_plan_steps,
         allowed_kinds=settings.allowed_step_kinds or None,

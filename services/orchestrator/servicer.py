@@ -1,4 +1,4 @@
-"""OrchestratorService over the app: decode, call, encode."""
+"""Serves OrchestratorService: decodes each request, calls the app and encodes the response."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class OrchestratorServicer(rpc.OrchestratorServiceServicer):
-    """Implements the service's proto, which documents each rpc."""
+    """Implements the service that its proto file defines. The proto file documents each RPC."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         rpc.add_OrchestratorServiceServicer_to_server(self, server)
 
     def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
-        """Check the size of a request and decode it; a request without an id gets an id."""
+        """Check the size of a request and decode it. A request without an ID gets a new ID."""
         size_bytes = request.ByteSize()
         self._executions.check_size(_execution(request.request_id), _account(), size_bytes, len(request.messages))
         request_id = request.request_id or self._executions.new_request_id()
@@ -405,12 +405,12 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListAuditRecordsResponse(records=encoded, next_page_token=page.next_token)
 
     def _note(self, method: str, submission: Submission) -> Awaitable[None]:
-        """Queue the audit record of a request; the caller gets no answer before it is stored."""
+        """Queue the audit record of a request. The caller gets no response before the record is stored."""
         request = submission.request
         return self._audit.note(_named(method), _session_named(request.session_id), request.request_id)
 
     async def _record(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Record a call that changes data, or reads every tenant's data, before the call does so."""
+        """Record a call that changes data or reads data of all tenants, before the call takes effect."""
         await self._audit.record(_named(method), resource, request_id)
 
 

@@ -1,4 +1,4 @@
-"""Settings of the orchestrator, read as PAGANTIC_ORCHESTRATOR_<NAME>."""
+"""The settings of the orchestrator, read from PAGANTIC_ORCHESTRATOR_<NAME>."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 
 def _check_rate(text: str) -> str:
-    """Return a rate, "" for no limit; raises ValueError for an invalid rate."""
+    """Return a rate, or "" for no limit. Raises ValueError if the rate is invalid."""
     try:
         rates = limits.parse_many(text) if text else []
     except ValueError:
@@ -34,11 +34,11 @@ def _check_rate(text: str) -> str:
     return text
 
 
-_ENVELOPE_BYTES = 64 * 1024  # An execution and an event have at most this besides the response.
+_ENVELOPE_BYTES = 64 * 1024  # the largest size of an execution or an event, besides the response
 
 
 class Routing(StrEnum):
-    """The choice of the inference service's replica for an inference."""
+    """The method of choosing the inference service's replica for an inference."""
 
     ESTIMATE = "estimate"
     ROUND_ROBIN = "round_robin"
@@ -48,7 +48,7 @@ CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 
 class OrchestratorSettings(CallerSettings):
-    """The settings."""
+    """The settings of the orchestrator."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_prefix="PAGANTIC_ORCHESTRATOR_")
     known_auth: ClassVar[tuple[Auth, ...]] = (Auth.LOCAL, Auth.NONE, Auth.KEYS)
@@ -215,28 +215,30 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the port accepts: the service rejects a small excess, gRPC a large excess.
+        """The size of the largest message that the port accepts.
 
-        The limit leaves room for all values of a session in one update.
+        The service itself rejects a slightly larger request, and gRPC rejects a much larger one. The limit leaves room
+        for all values of a session in one update.
         """
         return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
 
     @property
     def max_response_bytes(self) -> int:
-        """Largest response: one message holds it with the data of its execution, and with its request if kept.
+        """The size of the largest response.
 
-        A response may always fill half a message. If MAX_REQUEST_BYTES exceeds the other half, GetExecution may have no
-        room for both; Execute and the stream still return the response.
+        One message holds the response with the data of its execution, and with its request if that is kept. A response
+        may always fill half a message. If MAX_REQUEST_BYTES exceeds the other half, GetExecution may have no room for
+        both, but Execute and the stream still return the response.
         """
         return max(self.max_message_bytes // 2, self.max_message_bytes - self.max_request_bytes - _ENVELOPE_BYTES)
 
     @property
     def max_answer_bytes(self) -> int:
-        """Largest output of one inference, a part of the response."""
+        """The size of the largest output of one inference, which is a part of the response."""
         return self.max_message_bytes // 2
 
     def read_journal_url(self) -> str:
-        """Return the URL of the journal's database; raises InvalidRequest for a file that cannot be read."""
+        """Return the URL of the journal's database. Raises InvalidRequest if the file cannot be read."""
         if self.journal_url_file is None:
             return self.journal_url.get_secret_value()
         try:
@@ -339,22 +341,22 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def records_audit(self) -> bool:
-        """Whether calls are recorded."""
+        """Whether calls are recorded in the audit log."""
         if self.audit is None:
             return self.auth is Auth.KEYS
         return self.audit
 
     @property
     def requires_certificate(self) -> bool:
-        """Whether callers must show a certificate, where connections have TLS from files."""
+        """Whether callers must present a certificate if connections use TLS from files."""
         return bool(self.certificate_callers)
 
     @property
     def caller_ca_file(self) -> Path | None:
-        """The certificate authorities of callers besides those of the services; None without others."""
+        """The file of additional certificate authorities for callers, or None to accept only those of the services."""
         return self.client_ca_file
 
     @property
     def owner(self) -> str:
-        """Name of this orchestrator among those that share its database."""
+        """The name of this orchestrator among the orchestrators that share its database."""
         return self.instance_id or f"{socket.gethostname()}:{self.port}"

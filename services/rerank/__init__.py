@@ -1,1 +1,1 @@
-"""The rerank service: a process of its own."""
+"""The rerank service, which runs as a separate process."""

@@ -1,4 +1,4 @@
-"""Runs the rerank service: `python -m services.rerank`."""
+"""Runs the rerank service with `python -m services.rerank`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.rerank.settings import RerankSettings
 
 @asynccontextmanager
 async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; raises InvalidRequest for a wrong custom or default scorer."""
+    """Wire the service and yield its registrations. Raises InvalidRequest if a custom or default scorer is invalid."""
     async with open_pools(settings) as pools:
         servicer = RerankServicer(make_reranking(settings, pools))
         add_to = partial(pb_grpc.add_RerankServiceServicer_to_server, servicer)
@@ -30,7 +30,7 @@ async def open_app(settings: RerankSettings) -> AsyncIterator[Sequence[Registrat
 
 
 def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking:
-    """Make the use-case; raises InvalidRequest for a wrong custom or default scorer."""
+    """Return the Rerank use case. Raises InvalidRequest if a custom or default scorer is invalid."""
     models = InferenceModels(pools)
     options = ProbabilityOptions(settings.model, settings.chunks_at_once)
     embedding = EmbeddingScorer(models, settings.embedding_model)

@@ -1,4 +1,4 @@
-"""The ports of the app."""
+"""The ports of the rerank service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pagantic_common.domain.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class ScorerInfo:
-    """A scorer for callers; its scores are in [min_score, max_score], and higher is better."""
+    """The description of a scorer for callers.
+
+    The scores are in [min_score, max_score], and higher is better.
+    """
 
     name: str
     description: str
@@ -21,36 +24,37 @@ class ScorerInfo:
 
 
 class Scorer(Protocol):
-    """A way to score chunks for a query; the same input has the same scores."""
+    """Scores chunks for a query. The same input always gets the same scores."""
 
     @property
     def info(self) -> ScorerInfo:
-        """The scorer for callers."""
+        """The description of the scorer for callers."""
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> Sequence[float | None]:
-        """Return a score for each chunk, None for a chunk that cannot be scored; raises if no chunk can be scored.
+        """Return a score for each chunk, or None for a chunk that cannot be scored.
 
-        An empty model means the service's setting. A scorer without a model ignores it.
+        Raises an error if no chunk can be scored. An empty `model` selects the configured model. A scorer that uses no
+        model ignores `model`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The natural logarithm of a continuation's probability, and the number of its tokens."""
+    """The natural logarithm of a continuation's probability, and the number of tokens in the continuation."""
 
     logprob: float
     token_count: int
 
 
 class PairScorer(Protocol):
-    """Reads a query together with each text."""
+    """Scores texts by reading the query together with each text."""
 
     async def score_pairs(self, model: str, query: str, texts: Sequence[str]) -> list[float]:
-        """Return the score of each text, without bounds; raises the inference service's errors."""
+        """Return the score of each text. The scores are unbounded. Raises the inference service's errors."""
 
 
 class LanguageModel(Protocol):
-    """Weighs possible continuations of a conversation."""
+    """Returns the log-probabilities of possible continuations of a conversation."""
 
     async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
-        """Return each continuation's probability after the prompt; raises the inference service's errors."""
+        """Return each continuation's log-probability after the prompt. Raises the inference service's errors."""

@@ -1,4 +1,4 @@
-"""RerankService over gRPC: decode, rerank, encode."""
+"""Implements RerankService over gRPC: decodes requests, reranks chunks, and encodes responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class RerankServicer(pb_grpc.RerankServiceServicer):
-    """Serves the scorers."""
+    """Serves the scorers to callers."""
 
     def __init__(self, reranking: Reranking) -> None:
         self._reranking = reranking
@@ -49,7 +49,10 @@ class RerankServicer(pb_grpc.RerankServiceServicer):
 
 
 def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
-    """Decode a policy; a newer version's fusion is None. Raises InvalidRequest for both scorer and scorers."""
+    """Decode a policy. A fusion that only a newer version knows becomes None.
+
+    Raises InvalidRequest if both scorer and scorers are set.
+    """
     if request.scorer and request.scorers:
         raise InvalidRequest(f"scorer is {request.scorer[:80]!r} and scorers is set, too: set only one of them")
     scorers = tuple(map(_weighted_from_proto, request.scorers))
@@ -69,7 +72,7 @@ def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
 
 
 def scorer_to_proto(scorer: ScorerInfo, default_weight: float) -> pb.Scorer:
-    """Encode a scorer with its weight in the default."""
+    """Encode a scorer with its default weight."""
     return pb.Scorer(
         name=scorer.name,
         description=scorer.description,

@@ -1,1 +1,1 @@
-"""The tools service: a process of its own."""
+"""The tools service, which runs as a separate process."""

@@ -1,4 +1,4 @@
-"""Runs the tools service: `python -m services.tools`."""
+"""Entry point of the tools service: `python -m services.tools`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from services.tools.wiring import SOURCE_LIMITS, SourceLimits, open_apis, open_m
 async def open_app(
     settings: ToolsSettings, source_limits: SourceLimits = SOURCE_LIMITS
 ) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service. Raises InvalidRequest for wrong settings, such as a module without tools."""
+    """Wire the service. Raises InvalidRequest if a setting is invalid, for example a module without tools."""
     clock = SystemClock()
     own = load_tools(settings.modules, is_installed_included=settings.installed)
     async with open_builtin_tools(_builtin_options(settings), clock) as builtin:

@@ -13,11 +13,11 @@ Report = Callable[[ToolProgress], None]
 
 
 class ToolUnavailable(Exception):
-    """The tool cannot be reached now, or was lost during the call; the message gives the reason and a remedy."""
+    """The tool cannot be reached or was lost during the call. The message states the reason and a remedy."""
 
 
 class ServerLost(Exception):
-    """A server cannot be connected, or its connection ended; the message says why."""
+    """A server cannot be connected, or its connection ended. The message states the reason."""
 
 
 class Tool(Protocol):
@@ -25,46 +25,46 @@ class Tool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """Its name, purpose and parameters."""
+        """The tool's name, purpose and parameters."""
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason why it cannot be called now; empty when it can."""
+        """The reason that the tool cannot be called now, or an empty string if it can."""
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the result for arguments that satisfy the schema; raises ToolFailed and ToolUnavailable.
+        """Return the result for arguments that satisfy the schema. Raises ToolFailed and ToolUnavailable.
 
-        Can be cancelled. `report` is called in the event loop with how far the run is.
+        The call can be cancelled. `report` is called in the event loop with the progress of the call.
         """
 
 
 class McpSession(Protocol):
-    """A connection to a Model Context Protocol server. Every method raises ServerLost once the connection ended."""
+    """A connection to a Model Context Protocol server. Every method raises ServerLost once the connection has ended."""
 
     @property
     def protocol_version(self) -> str:
-        """The version of the protocol that both ends speak."""
+        """The protocol version that client and server use."""
 
     async def wait_for_change(self) -> None:
-        """Return when the tools may have changed, or the connection may have ended; raises ServerLost."""
+        """Wait until the tools may have changed or the connection may have ended. Raises ServerLost."""
 
     async def list_tools(self) -> ToolList:
-        """Return the tools in the server's order, also those with a defect, within the session's bounds."""
+        """Return the tools, including defective tools, in the server's order and within the session's limits."""
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the result as text; raises ToolFailed. Cancelling it cancels the call at the server."""
+        """Return the result as text. Raises ToolFailed. Cancelling this call also cancels it on the server."""
 
     async def list_resources(self, page_token: str) -> Page[Resource]:
-        """Return a page of resources; raises InvalidRequest for a request that the server refuses."""
+        """Return a page of resources. Raises InvalidRequest if the server refuses the request."""
 
     async def read_resource(self, uri: str) -> Sequence[ResourceContents]:
-        """Return the contents of a resource; raises InvalidRequest for a request that the server refuses."""
+        """Return the contents of a resource. Raises InvalidRequest if the server refuses the request."""
 
     async def list_prompts(self, page_token: str) -> Page[Prompt]:
-        """Return a page of prompts; raises InvalidRequest for a request that the server refuses."""
+        """Return a page of prompts. Raises InvalidRequest if the server refuses the request."""
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-        """Return a prompt filled in with arguments; raises InvalidRequest for a request that the server refuses."""
+        """Return a prompt filled in with the arguments. Raises InvalidRequest if the server refuses the request."""
 
 
 OpenSession = Callable[[ServerSpec], AbstractAsyncContextManager[McpSession]]
@@ -72,7 +72,7 @@ OpenSession = Callable[[ServerSpec], AbstractAsyncContextManager[McpSession]]
 
 
 class Rates(Protocol):
-    """Rate limits of tools."""
+    """The rate limits of tools."""
 
     async def take(self, tool: str) -> str:
-        """Count a call; return why it exceeds the rate, empty if it does not."""
+        """Count a call. Returns the reason that it exceeds the rate, or an empty string if it does not."""

@@ -1,4 +1,4 @@
-"""ToolService and ToolProviderService over gRPC: decode, call the app, encode."""
+"""ToolService and ToolProviderService over gRPC: decodes each request, calls the use case and encodes the response."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 )
 
 
-# The scope that each method requires: a provider's tools are offered to the models of every tenant.
+# The scope that each method requires. A provider's tools are offered to the models of every tenant.
 PROVIDER_SCOPES: Mapping[str, Scope] = MappingProxyType(
     {"OfferTools": Scope.ADMIN, "AnswerToolCall": Scope.ADMIN, "AnswerHealthCheck": Scope.ADMIN}
 )
 
 
 class ToolServicer(pb_grpc.ToolServiceServicer):
-    """Serves the registry, the executor and the servers that bring tools."""
+    """Serves the tool registry, the executor and the servers that supply tools."""
 
     def __init__(self, registry: ToolRegistry, executor: ToolExecutor, servers: McpServers, clock: Clock) -> None:
         self._search = ToolSearch(registry)
@@ -116,7 +116,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         return registered_tool_to_proto(tool, self._registry.origin_of(tool.definition.name))
 
     def _decode(self, request: pb.ExecuteToolRequest) -> tuple[ToolCall, Deadline]:
-        """Return the call and when it must have ended; raises InvalidRequest."""
+        """Return the call and its deadline. Raises InvalidRequest."""
         if not request.HasField("call"):
             raise InvalidRequest("call is not set: name the tool and its arguments")
         require_id("call.id", request.call.id)
@@ -180,7 +180,7 @@ class ToolProviderServicer(pb_grpc.ToolProviderServiceServicer):
 
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
-    """Decode the timeout in seconds; unset and zero give None. Raises InvalidRequest for a timeout out of range."""
+    """Decode the timeout in seconds, or return None if it is unset or zero. Raises InvalidRequest if out of range."""
     timeout = request.timeout
     if not (0 <= timeout.seconds <= MAX_TIMEOUT_S and 0 <= timeout.nanos < NANOS_PER_S):
         raise InvalidRequest(
@@ -190,7 +190,7 @@ def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
 
 
 def registered_tool_to_proto(tool: Tool, origin: str = "") -> pb.RegisteredTool:
-    """Encode a tool, whether it can be called, and its origin."""
+    """Encode a tool, its availability and its origin."""
     reason = tool.unavailable_reason
     return pb.RegisteredTool(
         definition=tool_definition_to_proto(tool.definition),
@@ -201,7 +201,7 @@ def registered_tool_to_proto(tool: Tool, origin: str = "") -> pb.RegisteredTool:
 
 
 def report_to_proto(report: ToolProgress | Outcome) -> pb.ExecuteToolStreamResponse:
-    """Encode the progress of a call, or its outcome."""
+    """Encode the progress or the outcome of a call."""
     if isinstance(report, Outcome):
         return pb.ExecuteToolStreamResponse(completed=outcome_to_proto(report))
     return pb.ExecuteToolStreamResponse(progress=tool_progress_to_proto(report))
@@ -218,7 +218,7 @@ def outcome_to_proto(outcome: Outcome) -> pb.ExecuteToolResponse:
 
 
 def server_spec_from_proto(request: pb.RegisterMcpServerRequest) -> ServerSpec:
-    """Decode a server; raises InvalidRequest for a server without a readable program or URL."""
+    """Decode a server. Raises InvalidRequest if it has no readable program or URL."""
     transport: ProgramTransport | HttpTransport
     match request.WhichOneof("transport"):
         case "command":
@@ -234,7 +234,7 @@ def server_spec_from_proto(request: pb.RegisterMcpServerRequest) -> ServerSpec:
 
 
 def server_status_to_proto(status: ServerStatus) -> mcp_pb2.McpServer:
-    """Encode a server."""
+    """Encode the status of a server."""
     return mcp_pb2.McpServer(
         name=status.name,
         transport=status.transport,
@@ -296,13 +296,13 @@ def prompts_to_proto(page: Page[Prompt]) -> pb.ListMcpPromptsResponse:
 
 
 def prompt_to_proto(prompt: FilledPrompt) -> pb.GetMcpPromptResponse:
-    """Encode a prompt that was filled in."""
+    """Encode a filled-in prompt."""
     messages = [mcp_pb2.McpPromptMessage(role=message.role, content=message.content) for message in prompt.messages]
     return pb.GetMcpPromptResponse(description=prompt.description, messages=messages)
 
 
 def answer_from_proto(request: pb.AnswerToolCallRequest) -> ToolProgress | str | ToolFailed:
-    """Decode a program's answer; raises InvalidRequest for a missing answer."""
+    """Decode a program's answer. Raises InvalidRequest if the answer is missing."""
     match request.WhichOneof("answer"):
         case "progress":
             return tool_progress_from_proto(request.progress)

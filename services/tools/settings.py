@@ -133,7 +133,7 @@ class ToolsSettings(InnerSettings):
 
 
 def _parse_named_paths(value: Any, is_there: Callable[[Path], bool], kind: str) -> Any:
-    """Read `name=path, name=path` as absolute paths; raises ValueError."""
+    """Parse `name=path, name=path` as absolute paths. Raises ValueError."""
     if not isinstance(value, str):
         return value
     paths: dict[str, Path] = {}

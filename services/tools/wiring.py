@@ -1,4 +1,4 @@
-"""Puts the parts of the service together that reach Model Context Protocol servers and HTTP APIs."""
+"""Connects the parts of the service that reach Model Context Protocol servers and HTTP APIs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SOURCE_LIMITS = SourceLimits()
 async def open_mcp_servers(
     settings: ToolsSettings, registry: ToolRegistry, limits: SourceLimits, clock: Clock
 ) -> AsyncIterator[McpServers]:
-    """Connect the servers of the settings until the context ends. Raises InvalidRequest for a wrong setting."""
+    """Connect the configured servers until the context ends. Raises InvalidRequest if a setting is invalid."""
     admission = _admission_of(settings, limits.max_servers)
     specs = []
     if settings.mcp_servers is not None:
@@ -87,7 +87,7 @@ def _session_opener(settings: ToolsSettings, limits: SourceLimits) -> SessionOpe
 
 @asynccontextmanager
 async def open_apis(settings: ToolsSettings, registry: ToolRegistry, limits: SourceLimits) -> AsyncIterator[None]:
-    """Register tools for the settings' documents until the context ends. Raises InvalidRequest."""
+    """Register tools for the configured documents until the context ends. Raises InvalidRequest."""
     specs = []
     if settings.openapi is not None:
         specs = read_apis(settings.openapi, os.environ)

@@ -39,7 +39,7 @@ def environment_of(name, folder=BASE):
 
 
 def problem_of(document):
-    """Return the problem of an object with Kubernetes' own definitions, unknown fields included; empty if it has none."""
+    """Return the first error in a Kubernetes object, such as an unknown field; an empty string if it is valid."""
     # Every worker imports every test, and this import compiles grammars for seconds.
     import kubernetes_validate  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Stands in for a hosted model: answers chats of OpenAI's API on port 9099 of this machine, with the same words."""
+"""A stand-in for a hosted model: answers chats of OpenAI's API on local port 9099, always with the same words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Chats(BaseHTTPRequestHandler):
     """Answers each POST with a stream of chunks."""
 
     def do_POST(self) -> None:
-        """Stream the words, then the usage."""
+        """Stream the words, followed by the usage."""
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

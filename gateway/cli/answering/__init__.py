@@ -1,1 +1,1 @@
-"""Shows answers on the command line, over connections that may be lost."""
+"""Shows answers on the command line and recovers from lost connections."""

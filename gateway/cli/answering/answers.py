@@ -1,4 +1,4 @@
-"""Shows an answer: its text while it is written, tool calls, steps, votes, cost and warnings."""
+"""Shows an answer: its text as it is written, tool calls, steps, votes, cost and warnings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
-# The kinds of deltas that an answer's progress counts, and what the model does meanwhile.
+# Names the model's activity for each kind of delta that the progress of an answer counts.
 _DOING = {DeltaKind.TEXT: "writing", DeltaKind.REASONING: "reasoning"}
 
 # Signals that end a program.
@@ -39,15 +39,15 @@ EXIT_OF_SIGNAL: Final = 128
 
 
 def note_request_id(request: execution_pb2.SystemRequest) -> None:
-    """Print the request's id on a terminal, so that it can be looked up even after a failure."""
+    """Print the request's id on a terminal, so that the user can look it up even after a failure."""
     if sys.stderr.isatty():
         note(f"request {request.request_id}")
 
 
 def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer while it is written, and its other parts on stderr; returns the response.
+    """Print the answer as it is written and its other parts on stderr, and return the response.
 
-    The answer goes on over lost connections.
+    The function follows the answer across lost connections.
     """
     writer, state = AnswerWriter(), AnswerState()
 
@@ -72,9 +72,10 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
 
 
 def wait_for_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Return the response without showing the answer; it is sent as `stream_answer` sends it, so both are one request.
+    """Return the response without showing the answer.
 
-    The answer goes on over lost connections.
+    The request is sent in the same way as in `stream_answer`, so both functions send the same request. The function
+    follows the answer across lost connections.
     """
     state = AnswerState()
     with unwinding(), closing(client.follow_to_end(request, on_lost=_note_lost)) as events:
@@ -88,7 +89,7 @@ def wait_for_answer(client: Client, request: execution_pb2.SystemRequest) -> exe
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
     """Run a request without printing its answer; progress and outcome go to stderr.
 
-    The answer goes on over lost connections.
+    The function follows the execution across lost connections.
     """
     state = AnswerState()
     with (
@@ -112,7 +113,7 @@ def _show_progress(progress: Progress, event: event_pb2.ExecutionEvent, deltas: 
 
 
 def response_of(state: AnswerState) -> execution_pb2.SystemResponse:
-    """Return the response of an execution that was followed to its end."""
+    """Return the response of an execution that was followed to its end, or an empty response if there is none."""
     return state.response or execution_pb2.SystemResponse()
 
 
@@ -121,7 +122,7 @@ def _note_lost(_failure: PaganticError) -> None:
 
 
 def _write_rest(writer: AnswerWriter, state: AnswerState) -> None:
-    """Write the part of the answer that did not stream, as of an answer that ended while the connection was lost."""
+    """Write the part of the answer that was not streamed, for example because the connection was lost."""
     content, turn = response_of(state).content, state.turn_text
     if content in state.streamed_text:
         return
@@ -153,7 +154,7 @@ def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.Execution
 
 
 def _decide(client: Client, approval: approval_pb2.Approval) -> None:
-    """Ask the person at the terminal to decide a call, or print the commands that decide it."""
+    """Ask the user at the terminal to decide a call, or print the commands that decide it."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         _decide_on_terminal(client, approval)
     else:
@@ -171,7 +172,7 @@ def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None
             client.approve(approval.request_id, approval.tool_call_id)
         else:
             client.reject(approval.request_id, approval.tool_call_id, reason="rejected at the terminal")
-    except PaganticError as error:  # too late, for one; the execution goes on
+    except PaganticError as error:  # The decision may have come too late, for example. The execution continues.
         note(str(error))
 
 
@@ -190,7 +191,7 @@ def _note_waiting(approval: approval_pb2.Approval) -> None:
 
 
 def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = False) -> None:
-    """Print a response; a failed response prints nothing on stdout and ends with its exit code."""
+    """Print a response. A failed response prints nothing on stdout and exits with the code of its error."""
     if as_json:
         print_json(response)
         check_response(response)
@@ -208,7 +209,7 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text to stdout in pieces; on a terminal it is wrapped between words."""
+    """Writes text to stdout in pieces and wraps it between words on a terminal."""
 
     def __init__(self) -> None:
         self._wrap: WordWrap | None = None
@@ -221,7 +222,7 @@ class AnswerWriter:
         self._put(plain_text(text))
 
     def end_line(self) -> None:
-        """Begin a new line, unless this is the start of one."""
+        """Begin a new line, unless the output is already at the start of a line."""
         if self._wrap:
             self._echo(self._wrap.flush())
         if not self._is_at_start:
@@ -261,7 +262,7 @@ def _note_parts(response: execution_pb2.SystemResponse) -> None:
 def _note_warnings(response: execution_pb2.SystemResponse) -> None:
     texts = [*(warning.message for warning in response.warnings), *response.validation.warnings]
     for text in dict.fromkeys(texts):
-        if text != response.error.message:  # The failure itself is reported, too.
+        if text != response.error.message:  # The failure itself is reported as well.
             note(f"warning: {text}")
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not any(warning.code in (TRUNCATED, TOO_LARGE) for warning in response.warnings):

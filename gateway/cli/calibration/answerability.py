@@ -1,4 +1,4 @@
-"""`pagantic calibrate`: the numbers that turn a model's yes into a probability, from labelled questions."""
+"""`pagantic calibrate`: fits the numbers that turn a model's yes into a probability to labelled questions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FORM = '{"question": "...", "answerable": true}'
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """A question, and whether the collection has its answer."""
+    """A question with a label that says whether the collection contains its answer."""
 
     question: str
     is_answerable: bool
@@ -79,7 +79,7 @@ def calibrate(
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """Asks whether the chunks of questions have the answers."""
+    """Asks the model whether the chunks of each question contain the answer."""
 
     client: Client
     collection: str
@@ -88,7 +88,7 @@ class _Asking:
     model: str
 
     def ask_all(self, labels: Sequence[_Label]) -> list[Example]:
-        """Return the log-odds and labels of the questions with chunks."""
+        """Return the log-odds and the label of each question for which the model weighed chunks."""
         examples: list[Example] = []
         with showing_progress() as progress:
             for number, label in enumerate(labels, 1):
@@ -99,7 +99,7 @@ class _Asking:
         return examples
 
     def _ask(self, question: str) -> event_pb2.ContextWeighed:
-        """Return the model's weighing. A least probability of 1 ends the request before anything is decoded."""
+        """Return the model's weighing. A minimum probability of 1 ends the request before anything is decoded."""
         request = ask_request(
             self.collection,
             question,
@@ -121,7 +121,7 @@ class _Asking:
 
 
 def _label_of(value: dict[str, Any]) -> _Label | None:
-    """Return a label; None for an object that is not a label."""
+    """Return a label, or None if the object is not a label."""
     question = value.get("question")
     if not isinstance(question, str) or not question.strip() or not isinstance(value.get("answerable"), bool):
         return None

@@ -1,4 +1,4 @@
-"""`pagantic fit`: the maps that turn a model's labels into probabilities, from labelled decisions."""
+"""`pagantic fit`: fits the maps that turn a model's labels into probabilities to labelled decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 class Method(StrEnum):
-    """Method that calibrates the probabilities of answers."""
+    """A method of calibrating the probabilities of answers."""
 
     PLATT = "platt"
     ISOTONIC = "isotonic"
@@ -43,7 +43,7 @@ class Method(StrEnum):
 Fit = Callable[[Sequence[Example]], Calibration | Curve]
 _FITS: Mapping[Method, Fit] = {Method.PLATT: fit_calibration, Method.ISOTONIC: fit_curve}
 _FORM = '{"input": "...", "question": "...", "label": true}, or with "options" or "levels" and a label of these'
-_LEAST = 1e-300  # a probability of 0 has no logarithm
+_LEAST = 1e-300  # A probability of 0 has no logarithm.
 MAX_AT_ONCE = 400
 
 
@@ -97,7 +97,7 @@ def fit(
 
 
 def _label_of(value: dict[str, Any]) -> _Labelled | None:
-    """Return a label; None for an object that is not a label."""
+    """Return a label, or None if the object is not a label."""
     text, asked, label = str(value.get("input", "")), str(value.get("question", "")), value.get("label")
     if not (text.strip() and asked.strip()):
         return None
@@ -111,7 +111,7 @@ def _label_of(value: dict[str, Any]) -> _Labelled | None:
 
 
 def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple[str, list[JudgedQuestion]]:
-    """Return the serving model, and its log-probabilities; questions about the same input share a request."""
+    """Return the serving model's name and its log-probabilities. Questions about the same input share a request."""
     served = ""
     judged: list[JudgedQuestion] = []
     with showing_progress() as progress:
@@ -124,7 +124,7 @@ def _ask_all(client: Client, labelled: Sequence[_Labelled], model: str) -> tuple
 
 
 def _ask(client: Client, part: Sequence[_Labelled], model: str) -> tuple[str, list[JudgedQuestion]]:
-    """Return the serving model, and its log-probabilities for questions about the same input."""
+    """Return the name of the serving model and its log-probabilities for questions about the same input."""
     served = ""
     response = execution_pb2.SystemResponse()
     for event in client.stream(decide_request(part[0].text, [label.question for label in part], model=model)):
@@ -145,7 +145,7 @@ def _by_input(labelled: Sequence[_Labelled]) -> Iterator[Sequence[_Labelled]]:
 
 
 def logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
-    """Return the logarithms of the probabilities of a decision's answers, in their order."""
+    """Return the logarithms of the probabilities of a decision's answers, in the order of the answers."""
     shares: Sequence[float] = (decision.predicate.probability, 1 - decision.predicate.probability)
     if decision.HasField("choice"):
         shares = decision.choice.probabilities
@@ -155,7 +155,7 @@ def logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
 
 
 def calibrated(model: str, judged: Sequence[JudgedQuestion], fit: Fit = fit_calibration) -> LabelCalibration:
-    """Return a map for each answer: its probability against all others of its question, by whether it was right."""
+    """Fit a map for each answer, from its probability against all other answers and whether it was right."""
     examples = _examples_of(judged)
     return LabelCalibration(model, {answer: fit(own) for answer, own in examples.items()})
 
@@ -177,7 +177,7 @@ def _write(path: Path, calibration: LabelCalibration) -> None:
 
 
 def figures_of(judged: Sequence[JudgedQuestion], calibration: LabelCalibration | None) -> dict[str, float | None]:
-    """Return how good the probabilities of all answers are, as the model gave them or calibrated."""
+    """Return figures for the quality of all answers' probabilities, as the model returned them or as calibrated."""
     pairs = []
     for one in judged:
         shares = shares_of(one.logprobs)

@@ -1,4 +1,4 @@
-"""Files of labels, which are the basis of calibrations, and figures of a calibration."""
+"""Reads files of labels, on which calibrations are based, and computes figures of a calibration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ LabelT = TypeVar("LabelT")
 
 
 def read_labels(path: Path, form: str, label_of: Callable[[dict[str, Any]], LabelT | None]) -> list[LabelT]:
-    """Return the labels of a file of JSON Lines; raises UsageError that names the line, and the form of a label.
+    """Return the labels in a file of JSON Lines.
 
-    `label_of` returns the label of a JSON object, or None for an object that is not a label.
+    `label_of` returns the label of a JSON object, or None if the object is not a label. Raises UsageError, which names
+    the line and the form of a label, if a line has no label.
     """
     lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
     if not 1 <= len(lines) <= MAX_LABELS:
@@ -43,6 +44,6 @@ def read_labels(path: Path, form: str, label_of: Callable[[dict[str, Any]], Labe
 
 
 def note_few(count: int) -> None:
-    """Say that so many labels are few, if they are."""
+    """Print a note if there are too few labels for reliable numbers."""
     if count < USEFUL_LABELS:
         note(f"the numbers of {count_of(count, 'question')} are hardly reliable: label at least {USEFUL_LABELS}")

@@ -1,4 +1,4 @@
-"""The request of an evaluation command: the suite, the executions, and the name that follows from them."""
+"""The request of an evaluation command: the suite, the executions, and a name derived from both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Asked:
     address: str
 
     def written(self) -> dict[str, Any]:
-        """Return the suite of the command as JSON values, without the cases of executions."""
+        """Return the command's suite as JSON values, without the cases taken from executions."""
         written: dict[str, Any] = {"name": "executions"}
         if self.suite is not None:
             written = read_suite(self.suite)
@@ -65,7 +65,7 @@ class Asked:
         return name
 
     async def recorded(self, client: AsyncClient, written: dict[str, Any]) -> Suite:
-        """Return the suite with the cases of the matching executions; raises UsageError without a match."""
+        """Return the suite with the cases of the matching executions. Raises UsageError if no execution matches."""
         metadata, session = self.selection()
         recorded = await read_executions(client, metadata, session, self.limit)
         if recorded.skipped:
@@ -78,7 +78,7 @@ class Asked:
         return suite_of({**written, "cases": recorded.cases})
 
     def selection(self) -> tuple[dict[str, str], str]:
-        """Return the requested metadata and session; raises UsageError."""
+        """Return the requested metadata and session. Raises UsageError if a filter is invalid."""
         metadata = {}
         session = ""
         for text in self.filters:

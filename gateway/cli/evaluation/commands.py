@@ -1,4 +1,4 @@
-"""`pagantic eval`: evaluates suites of cases and compares the results; its packages are loaded when it runs."""
+"""`pagantic eval`: evaluates suites of cases and compares the results. Its packages are loaded only when it runs."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class DefaultGroup(TyperGroup):
     default_command = DEFAULT
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default command before arguments without a command."""
+        """Insert the default command before arguments that do not name a command."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete the options of the command that may be left out beside the group's own words."""
+        """Complete the options of the default command along with the group's own words."""
         return super().shell_complete(ctx, incomplete) + self.commands[self.default_command].shell_complete(
             ctx, incomplete
         )

@@ -1,4 +1,4 @@
-"""Prints reports of evaluations, and ends the command as the gate says."""
+"""Prints reports of evaluations and exits with the code that the gate determines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pagantic_common.domain.text.json_text import dump_json
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Form of a report, and the limits of the gate."""
+    """The form of a report and the limits of the gate."""
 
     as_json: bool = False
     html: Path | None = None
@@ -35,7 +35,7 @@ class Shown:
 
 
 def find(folder: Path, name: str) -> Results:
-    """Return the results of an evaluation by its name, or by its file; raises UsageError."""
+    """Return the results of an evaluation, given its name or its file. Raises UsageError if they cannot be read."""
     path = Path(name)
     if path.suffix != ".jsonl":
         path = results_path(folder, name)
@@ -46,17 +46,17 @@ def find(folder: Path, name: str) -> Results:
 
 
 def results_path(folder: Path, name: str) -> Path:
-    """Return the file of an evaluation."""
+    """Return the path of an evaluation's results file."""
     return folder / f"{name}.jsonl"
 
 
 def limits_of(min_scores: Sequence[str], max_regressions: Sequence[str]) -> Limits:
-    """Return the limits of the gate; raises UsageError."""
+    """Return the limits of the gate. Raises UsageError if a limit is invalid."""
     return Limits(_named("--min-score", min_scores), _named("--max-regression", max_regressions))
 
 
 def report(results: Results, shown: Shown, baseline: Results | None, *, is_gated: bool) -> None:
-    """Print a report, write the page, and exit with 1 if the gate fails; raises UsageError."""
+    """Print a report, write the HTML page, and exit with 1 if the gate fails. Raises UsageError on invalid input."""
     figures = figures_of(results)
     comparison = None
     name = ""

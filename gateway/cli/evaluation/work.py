@@ -1,4 +1,4 @@
-"""Runs the evaluation of a command, and continues an earlier command's."""
+"""Runs the evaluation of a command, or continues the evaluation of an earlier command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from pagantic_common.domain.errors import PaganticError
 
 
 def evaluate(asked: Asked) -> Results:
-    """Evaluate a suite, or continue, and return the results; raises UsageError, and the error that stops it."""
+    """Run or continue an evaluation and return the results.
+
+    Raises UsageError if the request is invalid, or the error that stops the evaluation.
+    """
     try:
         written = asked.written()
         suite = None
@@ -46,7 +49,7 @@ class _Work:
     file: ResultsFile
 
     def run(self, written: dict[str, Any], suite: Suite | None) -> Results:
-        """Evaluate until the end; Ctrl-C, and errors that stop the evaluation, report how to continue."""
+        """Evaluate to the end. After Ctrl-C or an error that stops the evaluation, report how to continue."""
         try:
             return asyncio.run(self._evaluate(written, suite))
         except KeyboardInterrupt:
@@ -63,7 +66,7 @@ class _Work:
         async with AsyncClient(self.asked.address, timeout_s=self.asked.settings.timeout_s) as client:
             if suite is None:
                 suite = await self.asked.recorded(client, written)
-            for case in suite.cases:  # All cases are checked before the first is sent.
+            for case in suite.cases:  # All cases are checked before the first request is sent.
                 request_of(suite, case, self.asked.settings, "check")
             if results is None:
                 results = self.file.begin(await self._header(client, suite))
@@ -87,7 +90,7 @@ class _Work:
             await evaluating.evaluate(results.header.id, parallel=self.asked.parallel, on_result=on_result)
 
     def _suite_of_before(self, header: Header, suite: Suite | None) -> Suite:
-        """Return the suite of the results; raises UsageError if the command asks for something else."""
+        """Return the suite stored with the results. Raises UsageError if the command requests another evaluation."""
         of_before = suite_of(header.suite)
         if suite is not None and suite.hash != header.suite_hash:
             raise UsageError(

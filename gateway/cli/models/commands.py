@@ -143,7 +143,7 @@ def _show_catalog(*, as_json: bool) -> None:
 
 
 def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListModelsResponse | None:
-    """Return the models that a system serves; None without a running system, if there is something else to show."""
+    """Return the models that a system serves, or None if no system runs and there is something else to show."""
     request = pb.ListModelsRequest()
     try:
         return _call(address, lambda stub: call_unary("inference", stub.ListModels, request, timeout_s))

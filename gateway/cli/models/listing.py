@@ -1,4 +1,4 @@
-"""The models of this machine and of a running system, as rows, as JSON and as a table."""
+"""Shows the models of this machine and of a running system as rows, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A model: pulled, served, or both under the same name. A service that reports no state has None there."""
+    """A model that is pulled, served, or both under the same name. `state` is None if the service reports no state."""
 
     name: str
     pulled: PulledModel | None = None
@@ -29,7 +29,7 @@ class Row:
 
     @property
     def context_tokens(self) -> int:
-        """The context window as served, or else as trained; 0 if unknown."""
+        """The context window as served, or otherwise as trained; 0 if it is unknown."""
         if self.served is not None:
             return self.served.context_window
         if self.pulled is not None:
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def capabilities(self) -> Sequence[str]:
-        """Its capabilities."""
+        """The model's capabilities."""
         if self.served is not None:
             return self.served.capabilities
         if self.pulled is not None:
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its files; 0 when they are elsewhere."""
+        """The size of the model's files or, if it is not pulled, of its memory; 0 if both are unknown."""
         if self.pulled is not None:
             return self.pulled.size_bytes
         if self.state is not None:
@@ -56,14 +56,14 @@ class Row:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it takes now."""
+        """The memory that the model currently uses."""
         if self.state is not None and self.state.is_loaded:
             return self.state.memory_bytes
         return 0
 
     @property
     def status(self) -> str:
-        """Whether it is served, and loaded, in words."""
+        """Describes in words whether the model is served and loaded."""
         if self.served is None:
             return "pulled"
         words = "served"
@@ -94,7 +94,7 @@ class Row:
 
 
 def rows_of(pulled: Sequence[PulledModel], listed: pb.ListModelsResponse | None) -> list[Row]:
-    """Return the served models, in the service's order, and then the models that are only pulled."""
+    """Return the served models in the order of the service, followed by the models that are only pulled."""
     by_name = {model.name: model for model in pulled}
     rows: list[Row] = []
     if listed is not None:
@@ -136,7 +136,7 @@ def _size(size_bytes: int) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size as people read it."""
+    """Return a human-readable size."""
     if size_bytes < _MEGABYTE:
         return f"{size_bytes / 1e3:.0f} kB"
     return f"{size_bytes / 1e6:.0f} MB"

@@ -23,7 +23,7 @@ from pagantic_common.models.settings import ModelSettings, models_folder
 from pagantic_common.settings import read_settings
 from pagantic_common.storage.installed import has_services
 
-MAX_WAIT_S = 3600.0  # for another pull of the same file
+MAX_WAIT_S = 3600.0  # Maximum wait for another pull of the same file.
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -47,7 +47,7 @@ def pull(
 ) -> None:
     """Get a model, to serve it by its name.
 
-    After an interruption, the received data is kept; the same command continues.
+    If the command is interrupted, the received data is kept, and the same command continues.
     """
     if importlib.util.find_spec("huggingface_hub") is None or importlib.util.find_spec("httpx2") is None:
         typer.echo("this installation pulls no models: `pip install 'pagantic[models]'` brings what it needs", err=True)
@@ -65,7 +65,7 @@ def pull(
 def _pull(
     reference: str, settings: ModelSettings, silence_s: float, name: str, sha256: str, *, is_quiet: bool
 ) -> tuple[PulledModel, bool]:
-    # The base package is the client, without the pulling code.
+    # The base package contains the client without the pulling code.
     from gateway.pulling.pull import Pull
     from gateway.pulling.references import source_of
 
@@ -82,7 +82,7 @@ def _pull(
 
 @contextmanager
 def _showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Lend a function that shows the received bytes, the total bytes, and a text; only a terminal gets a line."""
+    """Yield a function that shows the received bytes, the total bytes, and a text. Only a terminal shows them."""
     console = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description}"),
@@ -95,10 +95,10 @@ def _showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]
         task = progress.add_task("starting", total=None)
 
         def show(here: int, size: int, words: str) -> None:
-            # A transfer that continues is no faster for the bytes that were here before.
+            # The bytes that an earlier pull received must not count towards the transfer rate.
             if progress.tasks[0].total is None:
                 progress.reset(task, total=size, completed=here, description="pulling")
-            # The bytes of a package arrive first, and are read out of it afterwards.
+            # The bytes of a package arrive first and are extracted from it afterwards.
             progress.update(task, completed=max(here, progress.tasks[0].completed), total=size)
             if words:
                 progress.update(task, description=cell(words).plain)

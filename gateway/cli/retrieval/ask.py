@@ -19,7 +19,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.calibration import MAX_SCALING
 from pagantic_common.domain.text.terminal import plain_text
 
-UNSURE = 0.5  # a probability of no answer above this is worth a word
+UNSURE = 0.5  # A probability of no answer above this value deserves a note.
 _KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
 
 RetrieverName = Annotated[
@@ -121,7 +121,10 @@ def check_retriever(name: str) -> None:
 
 
 def find_retriever(client: Client, name: str, *, hyde: bool = False) -> str:
-    """Return the retriever that suits a collection; raises NotFound, and UsageError if HyDE lacks embeddings."""
+    """Return the retriever that suits a collection.
+
+    Raises NotFound for an unknown collection, or UsageError if HyDE was requested and the collection has no embeddings.
+    """
     collection = client.get_collection(name)
     try:
         retriever = best_retriever(collection, hypothetical_document=hyde)
@@ -134,7 +137,7 @@ def find_retriever(client: Client, name: str, *, hyde: bool = False) -> str:
 
 
 def _show_sources(response: execution_pb2.SystemResponse) -> None:
-    """Print the quotes of an answer, and the probability that the sources have no answer."""
+    """Print the quotes of an answer, and a note if the sources probably have no answer."""
     if response.citations:
         say("")
     for line in dict.fromkeys(map(describe_citation, response.citations)):
@@ -144,7 +147,7 @@ def _show_sources(response: execution_pb2.SystemResponse) -> None:
 
 
 def _note_refusal(response: execution_pb2.SystemResponse, min_probability: float) -> None:
-    """Say so where the chunks were too unlikely to have the answer."""
+    """Print a note if the answer was refused because the chunks were too unlikely to contain it."""
     is_retrieval = response.confidence_source == execution_pb2.CONFIDENCE_SOURCE_RETRIEVAL
     if is_retrieval and response.confidence < min_probability:
         note(

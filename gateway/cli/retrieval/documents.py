@@ -1,7 +1,7 @@
-"""Commands for collections: list, delete, verify, embed again. Other commands call the context service through here.
+"""Commands that list, delete, verify and re-embed collections. Other commands call the context service through it.
 
-With an API key they go through the orchestrator, to the collections of the key's tenant; without a key they call the
-context service itself.
+With an API key, calls go through the orchestrator to the collections of the key's tenant. Without a key, they go
+directly to the context service.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class ContextCalls:
-    """The context service, called in the name of the key's tenant."""
+    """The context service, called on behalf of the key's tenant."""
 
     stub: pb_grpc.ContextServiceAsyncStub
     credentials: str
@@ -170,12 +170,12 @@ class ContextCalls:
     def call_stream(
         self, method: grpc.aio.StreamStreamMultiCallable[Any, ResultT], requests: AsyncIterator[Any]
     ) -> AsyncGenerator[ResultT, None]:
-        """Make a call with a stream of requests, of any length in all."""
+        """Make a call with a stream of requests whose total length is not limited."""
         return call_stream("context", method, requests, credentials=self.credentials)
 
 
 def call_context(address: str, timeout_s: float, send: Callable[[ContextCalls], Awaitable[ResultT]]) -> ResultT:
-    """Call the context service, or the orchestrator before it where there is an API key."""
+    """Call the context service, or the orchestrator in front of it if there is an API key."""
 
     async def connect_and_send() -> ResultT:
         target, credentials = find_target(address or options.CONTEXT, os.environ), ""

@@ -87,7 +87,7 @@ def _say_summary(collection: str, summary: file_pb2.FilesSummary, failed: Sequen
 
 
 class _Shown:
-    """The bar on a terminal."""
+    """The progress bar on a terminal."""
 
     def __init__(self, progress: Progress, task: TaskID, total: int) -> None:
         self._progress = progress
@@ -96,7 +96,7 @@ class _Shown:
         self._done = self._failed = 0
 
     def advance(self, result: file_pb2.FileResult) -> None:
-        """Show that another file is done."""
+        """Count another finished file in the progress bar."""
         self._done += 1
         self._failed += result.outcome == file_pb2.FILE_OUTCOME_FAILED
         words = f"{self._done} of {count_of(self._total, 'file')}, {self._failed} failed"
@@ -105,7 +105,7 @@ class _Shown:
 
 @contextmanager
 def _showing_progress(files: Sequence[Path]) -> Iterator[_Shown]:
-    """Show a bar on a terminal; nothing elsewhere."""
+    """Show a progress bar on a terminal, and show nothing elsewhere."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -1,1 +1,1 @@
-"""Commands that start servers and look after them."""
+"""Commands that start and supervise servers."""

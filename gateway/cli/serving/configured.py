@@ -1,4 +1,4 @@
-"""Gives every command the settings of the settings file."""
+"""Applies the settings file to every command."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pagantic_common.storage.settings_file import VARIABLE, SettingsFile, Settin
 from pagantic_common.storage.settings_names import PREFIX, find_unknown
 
 # `init` rewrites the file, `doctor` reports its problems itself, and an invalid file must not keep a system from
-# stopping.
+# stopping or from reporting its status.
 _WITHOUT = ("init", "doctor", "down", "status")
 
 
 def use_settings() -> str:
-    """Set the variables of the settings file, and return its problems, a line for each problem."""
+    """Set the variables from the settings file, and return its problems, one per line."""
     try:
         read_settings()
     except SettingsFileError as error:
@@ -23,15 +23,16 @@ def use_settings() -> str:
 
 
 def check_settings(problems: str, command: str | None) -> None:
-    """End the program if the settings file has problems, except for some commands."""
+    """End the program if the settings file has problems, unless the command may run with such a file."""
     if problems and command not in _WITHOUT:
         refuse(problems.splitlines())
 
 
 def read_settings() -> SettingsFile | None:
-    """Set the variables of the settings file, and return it; raises SettingsFileError, also for unknown names.
+    """Set the variables from the settings file, and return the file.
 
-    Names of single services are checked where these services are: by `up` and `doctor`.
+    Raises SettingsFileError, also for unknown names. The names of settings of single services are checked where those
+    services are present, by `up` and `doctor`.
     """
     file = use_settings_file(os.environ)
     if file is not None and (problems := _unknown_names(file)):
@@ -43,7 +44,7 @@ def _unknown_names(file: SettingsFile) -> list[str]:
     variables = {setting.name: setting.value for setting in file.settings} | {VARIABLE: str(file.path)}
     if not find_unknown(variables, (), ()):
         return []
-    # A file that has only addresses and settings of single services needs no import of the settings, which is slow.
+    # A file with only addresses and settings of single services does not need the slow import of the settings.
     from pagantic_common.settings import SHARED_SETTINGS
 
     return find_unknown(variables, {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS}, ())

@@ -44,7 +44,7 @@ ENGINE_STEP = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check; `next_step` is empty if it passed."""
+    """The result of a check. `next_step` is empty if the check passed."""
 
     what: str
     found: str
@@ -121,7 +121,7 @@ def check_python(version: tuple[int, ...]) -> Check:
 
 
 def check_settings() -> Check:
-    """Check the settings file, and where the services are installed, every setting."""
+    """Check the settings file and, where the services are installed, every setting."""
     try:
         file = read_settings()
     except SettingsFileError as error:
@@ -136,7 +136,7 @@ def check_settings() -> Check:
 
 
 def check_engine() -> Check:
-    """Check that the engine is installed where it is needed, without loading it."""
+    """Check that the engine is installed if it is needed, without loading it."""
     if importlib.util.find_spec("llama_cpp") is None:
         if os.environ.get(MODEL_VARIABLE) == NO_MODEL and os.environ.get(REMOTES_VARIABLE):
             return Check("engine", f"none here: the engines of {REMOTES_VARIABLE} answer")
@@ -145,14 +145,14 @@ def check_engine() -> Check:
 
 
 def check_loaded(models: Sequence[str]) -> Check:
-    """Report the models that a running service has loaded, or connected."""
+    """Report the models that a running service has loaded or connected."""
     if not models:
         return Check("model", "none loaded: each is loaded, or connected, when it is first used")
     return Check("model", f"{', '.join(models)}, loaded")
 
 
 def check_model() -> Check:
-    """Check that a model exists: the configured or the bundled model."""
+    """Check that the configured or the bundled model exists."""
     if path := os.environ.get(MODEL_VARIABLE):
         if path == NO_MODEL:
             return Check("model", f"none of its own: {MODEL_VARIABLE} is none")
@@ -174,7 +174,7 @@ def has_bundled_model() -> bool:
 
 
 def _bundled_model() -> str:
-    """Return the name of the default model's file; empty where its package is not installed."""
+    """Return the name of the default model's file, or an empty string if its package is not installed."""
     try:
         files = importlib.metadata.files(MODEL_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -184,7 +184,7 @@ def _bundled_model() -> str:
 
 
 def check_service(area: dict[str, Any]) -> Check:
-    """Check a service: its health and the time of its answer, or the state of its port."""
+    """Check a service: its health and the latency of its response, or the state of its port."""
     name, address = str(area["name"]), str(area["address"])
     started_s = time.perf_counter()
     try:
@@ -216,7 +216,7 @@ def _check_http(area: dict[str, Any]) -> Check:
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
-    """Return the engine's description; None if the service does not answer, which its own check reports."""
+    """Return the engine's description, or None if the service does not respond, which its check reports."""
     with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:

@@ -1,4 +1,4 @@
-"""The command that serves clients of OpenAI's, Anthropic's and Ollama's APIs; its packages are loaded when it runs."""
+"""The command that serves clients of the OpenAI, Anthropic and Ollama APIs. It loads its packages only when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that run the services of this machine. They start the supervisor as a program of its own."""
+"""Commands that manage the services of this machine. They start the supervisor as a separate program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def down() -> None:
 def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the state of each service.
 
-    The exit code is 1 if any service does not serve.
+    The exit code is 1 if any service is not serving.
     """
     if as_json:
         raise typer.Exit(_run("status", "--json"))
@@ -67,7 +67,7 @@ def logs(
 
 
 def _find_logs(service: str) -> list[Path]:
-    """Return the logs of a service, or of all services for an empty name; raises UsageError without any."""
+    """Return the logs of a service, or of all services for an empty name. Raises UsageError if there are no logs."""
     files = sorted((state_folder(os.environ) / "logs").glob("*.log"))
     if service:
         names = ", ".join(file.stem for file in files) or "none"
@@ -82,14 +82,14 @@ def _find_logs(service: str) -> list[Path]:
 
 
 def find_wrong_settings() -> list[str]:
-    """Return a line for each unknown or wrong setting of the services."""
+    """Return a line for each unknown or invalid setting of the services."""
     command = [sys.executable, "-m", MODULE, "check"]
     printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     return [line.removeprefix("configuration error: ") for line in printed.splitlines()]
 
 
 def read_status() -> list[dict[str, Any]]:
-    """Return the output of `status --json`; empty when it fails."""
+    """Return the output of `status --json`, or an empty list if the command fails."""
     command = [sys.executable, "-m", MODULE, "status", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
@@ -100,7 +100,7 @@ def read_status() -> list[dict[str, Any]]:
 
 
 def _show_tail(file: Path, lines: int, *, is_named: bool) -> int:
-    """Print the last lines of a log; returns its size."""
+    """Print the last lines of a log and return the size of the log."""
     size = file.stat().st_size
     with file.open("rb") as log:
         log.seek(max(0, size - TAIL_BYTES))
@@ -111,7 +111,10 @@ def _show_tail(file: Path, lines: int, *, is_named: bool) -> int:
 
 
 def _show_new(file: Path, start: int, *, is_named: bool) -> int:
-    """Print the whole lines after `start`; returns the start of the next line. A rotated log is read from its start."""
+    """Print the complete lines after `start` and return the start of the next line.
+
+    A rotated log is read from its start.
+    """
     size = 0
     if file.is_file():
         size = file.stat().st_size
@@ -139,7 +142,7 @@ def _run(*arguments: str) -> int:
     if not has_services():
         typer.echo(CLIENT_ALONE, err=True)
         return EXIT_USAGE
-    # Ctrl-C reaches the started command, too. It stops its services, so wait for its end instead of killing it.
+    # Ctrl-C also reaches the started command, which then stops its services. Wait for its end instead of killing it.
     running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments])
     while True:
         try:

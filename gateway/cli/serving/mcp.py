@@ -1,4 +1,4 @@
-"""The command that serves clients of the Model Context Protocol; its packages are loaded when it runs."""
+"""The command that serves clients of the Model Context Protocol. It loads its packages only when it runs."""
 
 from __future__ import annotations
 

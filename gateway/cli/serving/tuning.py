@@ -1,4 +1,4 @@
-"""`pagantic tune`: measures the best engine settings on this machine again, and shows the progress."""
+"""`pagantic tune`: measures again which engine settings are best on this machine, and shows the progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tune(
 ) -> None:
     """Measure again how the engine runs best.
 
-    Requests are served meanwhile.
+    The system continues to serve requests in the meantime.
     """
     with reporting_errors():
         reply = asyncio.run(_measure(address or _find_address(), timeout))

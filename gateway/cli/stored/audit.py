@@ -117,7 +117,7 @@ def _show_verified(chains: _Chains, problems: Sequence[Problem]) -> None:
 
 
 class _Chains:
-    """The state of the chains while their records pass."""
+    """The state of the chains, updated as their records pass through."""
 
     def __init__(self, heads: dict[tuple[str, int], str]) -> None:
         self._heads = heads
@@ -126,7 +126,7 @@ class _Chains:
         self.count = 0
 
     def pass_on(self, records: Iterator[audit_pb2.AuditRecord]) -> Iterator[AuditRecord]:
-        """Yield decoded records."""
+        """Decode the records, update the state of their chains, and yield them."""
         for encoded in records:
             record = _decode(encoded)
             self.first.setdefault(record.owner, record.position)
@@ -137,7 +137,7 @@ class _Chains:
             yield record
 
     def missing_heads(self) -> list[Problem]:
-        """Return the heads that no record had."""
+        """Return a problem for each given head that matched no record."""
         return [Problem(owner, position, "is not the one of --head") for owner, position in self._heads]
 
 

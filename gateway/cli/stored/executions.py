@@ -45,7 +45,7 @@ def timeline(
 ) -> None:
     """Show the events of an execution.
 
-    In order, with durations and causes.
+    The events are shown in order, with their durations and causes.
     """
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
         events = client.timeline(request_id)
@@ -195,7 +195,7 @@ def _mode_of(name: str) -> execution_pb2.Mode.ValueType:
 
 
 def _models_of(events: Iterable[event_pb2.ExecutionEvent]) -> list[str]:
-    """Return the models that answered, each once; of a route, the model and not the route."""
+    """Return each model that answered once. For a route, this is the chosen model and not the route."""
     return list(dict.fromkeys(event.inference_end.model for event in events if event.inference_end.model))
 
 

@@ -31,7 +31,7 @@ keys = typer.Typer(help="Create, list and revoke the API keys of callers.", no_a
 def new_key() -> None:
     """Print a fresh key for the orchestrator's ADMIN_KEY_FILE.
 
-    Nothing is stored: the key is valid once the file has it as a line.
+    The key is not stored. It becomes valid once the file contains it as a line.
     """
     say(make_key(os.urandom).text)
 

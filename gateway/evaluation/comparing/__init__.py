@@ -1,1 +1,1 @@
-"""Comparisons of two evaluations, case by case, and the gate that they pass or not. Pure."""
+"""Pure comparisons of two evaluations, case by case, and the gate that decides whether an evaluation passes."""

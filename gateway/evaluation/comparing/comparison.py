@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from gateway.evaluation.comparing.resampling import Interval, adjust_for_several, mean_interval, p_of_no_difference
 
 SEED = 0
-ALL = ""  # the tag of a row about all cases
+ALL = ""  # The tag of a row about all cases.
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredCase:
-    """The scores of a case. `key` is the hash of its input and expectations; a None score is missing."""
+    """The scores of a case. `key` is the hash of its input and expectations. A score of None is missing."""
 
     key: str
     tags: Sequence[str]
@@ -25,8 +25,8 @@ class ScoredCase:
 class Difference:
     """The paired difference of a score, after minus before, over all cases or the cases with a tag.
 
-    `p` is the probability of such a difference under no real difference; `p_adjusted` accounts for the number of scores
-    or measures.
+    `p` is the probability of such a difference if there were no real difference. `p_adjusted` accounts for the number
+    of scores or measures.
     """
 
     scorer: str
@@ -41,12 +41,12 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """The mean of the differences."""
+        """The difference of the means, after minus before."""
         return self.after - self.before
 
     @property
     def regression(self) -> float:
-        """By how much it became worse; below 0 where it became better. Of scores less is worse, of measures more."""
+        """The size of the decline, negative for an improvement. A lower score is worse, and so is a higher measure."""
         if self.unit:
             return self.difference
         return -self.difference
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences over all cases and by tags, and how many cases could not be paired."""
+    """The differences over all cases and by tag, and the number of cases that could not be paired."""
 
     overall: Sequence[Difference]
     by_tag: Sequence[Difference]
@@ -67,13 +67,15 @@ class Comparison:
 def compare(
     before: Mapping[str, ScoredCase], after: Mapping[str, ScoredCase], units: Mapping[str, str], *, seed: int = SEED
 ) -> Comparison:
-    """Compare two evaluations by the names of their cases; cases with another input or expectation are not paired.
+    """Compare two evaluations by the names of their cases.
+
+    Cases whose input or expectation differs are not paired.
 
     Args:
-        before: The cases of the baseline by name.
-        after: The cases of the other evaluation.
-        units: The unit of each score, empty for scores from 0 to 1.
-        seed: Start of the random streams.
+    before: The cases of the baseline by name.
+    after: The cases of the other evaluation by name.
+    units: The unit of each score, or an empty string for scores from 0 to 1.
+    seed: The seed of the random streams.
     """
     shared = before.keys() & after.keys()
     paired = {name: (before[name], after[name]) for name in sorted(shared) if before[name].key == after[name].key}
@@ -119,7 +121,7 @@ def _row(both: Sequence[tuple[float, float]], scorer: str, unit: str, tag: str, 
 
 
 def _adjusted(rows: Sequence[Difference]) -> list[Difference]:
-    """Return rows with p adjusted for the number of scores or of measures, counted separately."""
+    """Return the rows with p adjusted for the number of scores or of measures, which are counted separately."""
     by_kind = {
         is_measure: iter(adjust_for_several([row.p for row in rows if bool(row.unit) is is_measure]))
         for is_measure in (False, True)

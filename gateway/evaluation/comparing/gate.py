@@ -1,8 +1,8 @@
-"""The gate: the scores that an evaluation must reach, and its allowed decline from a baseline.
+"""The gate: the scores that an evaluation must reach, and the decline from a baseline that is allowed.
 
-It fails if the mean of a score is below its minimum; if a score fell below the baseline and the difference is
-significant, which is an adjusted p below 5 %; and if a score fell, or a measure rose, by more than its limit, whether
-that is significant or not. Measures such as the latency fail it only beyond their own limit.
+The gate fails in three cases: the mean of a score is below its minimum; a score fell significantly below the baseline
+(an adjusted p below 5 %); or a score fell, or a measure rose, by more than its limit, significantly or not. Measures
+such as the latency fail the gate only beyond their configured limit.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from gateway.evaluation.comparing.comparison import Comparison, Difference
 
 SIGNIFICANCE = 0.05
-EVERY = ""  # the name of a limit for every score without a limit of its own
-_ROUNDING = 1e-9  # a limit of 0.1 holds for 0.7 - 0.6
+EVERY = ""  # The name of a limit for every score that has no limit under its name.
+_ROUNDING = 1e-9  # With this tolerance, a limit of 0.1 is met by 0.7 - 0.6.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Least means, and largest regressions, by the names of scores; EVERY is for the others that have no unit."""
+    """Minimum means and maximum regressions by score name. EVERY applies to every other score that has no unit."""
 
     min_scores: Mapping[str, float] = field(default_factory=dict)
     max_regressions: Mapping[str, float] = field(default_factory=dict)
 
     def check_names(self, units: Mapping[str, str]) -> None:
-        """Raise ValueError for a limit of a score that there is not."""
+        """Raise ValueError if a limit names a score that does not exist."""
         for name in [*self.min_scores, *self.max_regressions]:
             if name not in units and name != EVERY:
                 raise ValueError(f"there is no score {name!r}: there are {', '.join(units)}")
@@ -34,13 +34,13 @@ class Limits:
 def failures_of(
     means: Mapping[str, float | None], units: Mapping[str, str], limits: Limits, comparison: Comparison | None
 ) -> list[str]:
-    """Return the reasons why the gate fails, as messages; empty if it passes.
+    """Return the reasons that the gate fails as messages; the list is empty if the gate passes.
 
     Args:
-        means: The mean of each score; None if no case has it.
+        means: The mean of each score, or None if no case has the score.
         units: The unit of each score.
         limits: The limits.
-        comparison: With the baseline; None without a baseline.
+        comparison: The comparison with the baseline, or None without a baseline.
     """
     failures = []
     for scorer, unit in units.items():

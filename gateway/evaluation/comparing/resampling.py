@@ -1,4 +1,4 @@
-"""Statistics of paired differences by resampling. The same seed gives the same numbers."""
+"""Statistics of paired differences by resampling. The same seed always produces the same numbers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-MIN_PAIRS = 2  # a single pair has no spread
-_NUMBERS_AT_ONCE = 2_000_000  # limits the memory of a draw
-_TOLERANCE = 1e-12  # sums of the same numbers in another order differ by less, relative to their size
+MIN_PAIRS = 2  # A single pair has no spread.
+_NUMBERS_AT_ONCE = 2_000_000  # Limits the memory of a draw.
+_TOLERANCE = 1e-12  # The relative difference between sums of the same numbers in another order is smaller than this.
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Bounds of a mean at a confidence of 95 %."""
+    """The bounds of a mean at a confidence of 95 %."""
 
     low: float
     high: float
 
 
 def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
-    """Return the bootstrap's percentile interval of the mean; None for fewer than 2 values.
+    """Return the bootstrap percentile interval of the mean, or None for fewer than 2 values.
 
     For paired differences this is the paired bootstrap. Source: Efron, Tibshirani: An Introduction to the Bootstrap,
     13.
@@ -46,10 +46,11 @@ def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
 
 
 def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
-    """Return the two-sided probability of a mean as far from 0 as this mean, if there were no difference.
+    """Return the two-sided probability of a mean at least this far from 0 if there were no difference.
 
-    Without a difference each sign is as likely as the other, so signs are drawn (a paired randomization test); the
-    observed signs count as a draw, so the p is valid for any number of pairs, and never 0. It is 1 without a pair.
+    Without a difference, both signs of each value are equally likely, so the signs are drawn at random (a paired
+    randomization test). The observed signs count as a draw, so p is valid for any number of pairs and is never 0. The
+    result is 1 without a pair.
     """
     sample = np.asarray([value for value in differences if value], dtype=np.float64)
     if not len(sample):
@@ -67,7 +68,7 @@ def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
 
 
 def adjust_for_several(probabilities: Sequence[float]) -> list[float]:
-    """Return probabilities adjusted for their number, so that the chance of any false alarm stays. Source: Holm."""
+    """Return probabilities adjusted for their number, which bounds the chance of any false alarm. Source: Holm."""
     order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
     adjusted = [1.0] * len(probabilities)
     highest = 0.0
@@ -78,7 +79,7 @@ def adjust_for_several(probabilities: Sequence[float]) -> list[float]:
 
 
 def _drawn(draw: Callable[[int], Values], size: int) -> Values:
-    """Return RESAMPLES draws, made in parts of bounded size."""
+    """Return RESAMPLES draws, computed in batches of bounded size."""
     at_once = max(1, _NUMBERS_AT_ONCE // size)
     counts = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
     return np.concatenate([draw(count) for count in counts])

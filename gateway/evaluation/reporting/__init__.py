@@ -1,1 +1,1 @@
-"""Reports of evaluations: their figures, as tables, as JSON and as a page of HTML."""
+"""Reports of evaluations: figures, shown as tables, as JSON and as an HTML page."""

@@ -1,4 +1,4 @@
-"""The figures of an evaluation: means of scores with intervals, also by tags and variants, failures, and usage."""
+"""The figures of an evaluation: mean scores with intervals, overall and by tag and variant, failures, and usage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUANTILES = (("p50", 0.5), ("p95", 0.95))
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of a score over all cases or the cases of a tag or variant; None if no case has the score."""
+    """The mean of a score over all cases or the cases of a tag or variant. `mean` is None if no case has the score."""
 
     scorer: str
     unit: str
@@ -29,7 +29,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All figures of an evaluation. `latency_s` has quantiles by their names."""
+    """All figures of an evaluation. `latency_s` maps names of quantiles to latencies."""
 
     name: str
     cases: int
@@ -67,7 +67,7 @@ def figures_of(results: Results) -> Figures:
 
 
 def scored_cases(results: Results) -> dict[str, ScoredCase]:
-    """Return the scores of the cases, to compare them."""
+    """Return the scores of the cases in the form for a comparison."""
     return {
         name: ScoredCase(result.key, result.groups, {label: score.value for label, score in result.scores.items()})
         for name, result in results.by_case.items()
@@ -75,7 +75,7 @@ def scored_cases(results: Results) -> dict[str, ScoredCase]:
 
 
 def shared_units(before: Results, after: Results) -> dict[str, str]:
-    """Return the units of the scores that both have, of the same unit."""
+    """Return the units of the scores that both evaluations have with the same unit."""
     units = before.header.units
     return {name: unit for name, unit in after.header.units.items() if units.get(name) == unit}
 
@@ -83,7 +83,7 @@ def shared_units(before: Results, after: Results) -> dict[str, str]:
 def as_json(
     results: Results, figures: Figures, comparison: Comparison | None, gate: Sequence[str] | None, baseline: str = ""
 ) -> dict[str, Any]:
-    """Return a report as JSON, without a comparison or a gate that is None."""
+    """Return a report as JSON. A comparison or a gate that is None is left out."""
     header = results.header.model_dump(mode="json", exclude={"suite", "kind", "format"})
     report: dict[str, Any] = {
         "evaluation": header,

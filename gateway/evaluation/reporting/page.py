@@ -1,4 +1,4 @@
-"""A report as a single HTML page that loads nothing: every text is escaped, and there are no scripts."""
+"""A report as a single HTML page that loads nothing. Every text is escaped, and there are no scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TEXT_CHARS = 4_000
 def page_of(
     results: Results, figures: Figures, comparison: Comparison | None, gate: Sequence[str] | None, baseline: str = ""
 ) -> str:
-    """Return the page: figures, the comparison and the gate if they exist, and the cases, failed cases first."""
+    """Return the page with figures, the comparison and the gate if they exist, and the cases, failed cases first."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"number": number, "interval": interval_text}
     cases = {case["name"]: case for case in results.header.suite["cases"]}
@@ -50,10 +50,10 @@ def page_of(
 def _worst(results: Results, result: Result) -> float:
     units = results.header.units
     values = [score.value for name, score in result.scores.items() if not units.get(name) and score.value is not None]
-    return min(values, default=2.0)  # after all scores, which are at most 1
+    return min(values, default=2.0)  # The value sorts after all scores, which are at most 1.
 
 
 def _asked(case: Mapping[str, Any]) -> dict[str, str]:
-    """Return the input and expectations of a case, as texts by their names; missing parts are left out."""
+    """Return the input and expectations of a case as texts by name. Missing parts are left out."""
     names = ("input", "expected", "rubric", "tools", "relevant")
     return {name: str(case[name])[:MAX_TEXT_CHARS] for name in names if case.get(name) not in (None, "")}

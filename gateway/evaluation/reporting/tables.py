@@ -14,14 +14,14 @@ from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
 
 LOWEST = 5
-_ROUNDING = 1e-6  # the cosine of a text with itself is not quite 1
+_ROUNDING = 1e-6  # The computed cosine of a text with itself is not exactly 1.
 SHOWN_CHARS = 100
-_DIGITS = {"USD": 6, "s": 3, "tokens": 1}  # after the point; scores have 4
+_DIGITS = {"USD": 6, "s": 3, "tokens": 1}  # Digits after the decimal point; scores have 4.
 _NUMBERS = {"cases", "mean", "95 % interval", "pairs", "before", "after", "difference", "p", "adjusted p"}
 
 
 def means_table(means: Sequence[Mean]) -> Table:
-    """Return a table of means, with a column of tags where rows have some."""
+    """Return a table of means, with a column for tags if any row has a tag."""
     tags = ["tag"] if any(mean.tag for mean in means) else []
     table = list_table([*tags, "score", "cases", "mean", "95 % interval"], right=_NUMBERS)
     for mean in means:
@@ -34,7 +34,7 @@ def means_table(means: Sequence[Mean]) -> Table:
 
 
 def differences_table(rows: Sequence[Difference]) -> Table:
-    """Return a table of differences, with a column of tags where rows have some."""
+    """Return a table of differences, with a column for tags if any row has a tag."""
     tags = ["tag"] if any(row.tag for row in rows) else []
     columns = ["score", "pairs", "before", "after", "difference", "95 % interval", "p", "adjusted p"]
     table = list_table([*tags, *columns], right=_NUMBERS)
@@ -57,7 +57,7 @@ def difference_cells(row: Difference) -> list[str]:
 
 
 def outcome_lines(figures: Figures) -> list[str]:
-    """Return lines about the numbers of ended and failed cases, and their usage."""
+    """Return lines about the numbers of finished and failed cases, and their usage."""
     failed = ", ".join(f"{count} {code}" for code, count in sorted(figures.failed.items()))
     lines = [f"{figures.name}: {figures.done} of {count_of(figures.cases, 'case')}; failed: {failed or 'none'}"]
     usage = [f"{figures.prompt_tokens} prompt and {figures.output_tokens} output tokens"]
@@ -83,7 +83,7 @@ def unpaired_line(comparison: Comparison) -> str:
 
 
 def lowest_lines(results: Results) -> list[str]:
-    """Return lines about the failed cases, and those with the lowest scores below 1."""
+    """Return lines about the failed cases and the cases with the lowest scores below 1."""
     ranked = [(low, result) for result in results.by_case.values() if (low := lowest_of(results, result)) is not None]
     ranked.sort(key=lambda pair: (not pair[1].error, pair[0][0]))
     lines = []
@@ -96,7 +96,7 @@ def lowest_lines(results: Results) -> list[str]:
 
 
 def lowest_of(results: Results, result: Result) -> tuple[float, str] | None:
-    """Return the lowest score of a case without a unit, and its name; None if all are 1, or without scores."""
+    """Return a case's lowest score below 1 among scores without a unit, with its name; None if there is none."""
     units = results.header.units
     scores = [
         (score.value, name)
@@ -107,7 +107,7 @@ def lowest_of(results: Results, result: Result) -> tuple[float, str] | None:
 
 
 def number(value: float | None, unit: str = "", *, signed: bool = False) -> str:
-    """Return a value with its unit; `-` for None."""
+    """Return a value with its unit, or `-` for None."""
     if value is None:
         return "-"
     sign = "+" if signed else ""
@@ -115,7 +115,7 @@ def number(value: float | None, unit: str = "", *, signed: bool = False) -> str:
 
 
 def interval_text(interval: Interval | None, unit: str = "", *, signed: bool = False) -> str:
-    """Return the bounds of an interval; `-` for None."""
+    """Return the bounds of an interval, or `-` for None."""
     if interval is None:
         return "-"
     low = number(interval.low, unit, signed=signed).removesuffix(unit).rstrip()

@@ -1,1 +1,1 @@
-"""Runs a suite: sends its cases side by side, scores the answers, and keeps each result before the next."""
+"""Runs a suite: sends its cases in parallel, scores the answers, and stores each result before it continues."""

@@ -1,10 +1,10 @@
-"""Sends the cases of a suite, several at once, and scores their answers.
+"""Sends the cases of a suite, several in parallel, and scores their answers.
 
-1. The id of a case's request is derived from the evaluation and the case, so that sending it again joins it, or
-   returns its stored response: work that a kill interrupts is not executed again.
-2. A result is stored before its case counts as done; a case with a result is not sent.
-3. A failed case is a result. Only a system that is down, rejects the caller, or has no budget left for it stops the
-   evaluation.
+1. The id of a case's request is derived from the evaluation and the case. Sending the request again therefore joins
+   the running execution or returns the stored response, and work that a kill interrupts is not executed again.
+2. A result is stored before its case counts as done. A case with a result is not sent.
+3. A failed case is a result. The evaluation stops only if the system is down, rejects the caller, or reports that the
+   caller has no budget left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
 from pagantic_common.rpc.status import status_code_of
 
-PATIENCE_S = 60.0  # how long a system may be gone before the evaluation stops
+PATIENCE_S = 60.0  # How long the system may be unreachable before the evaluation stops.
 WAITS = Backoff(first_s=0.5, max_s=10.0)
 _ABOUT_THE_CALLER = frozenset(
     {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.QUOTA_BUDGET}
@@ -49,9 +49,9 @@ class Evaluating:
         suite: The cases.
         settings: The command's settings for all cases.
         file: The file for the results, with its header already written.
-        retries_failed: Whether failed cases are sent again. The system runs retryable failures again, and returns other
-            stored failures.
-        patience_s: How long a system may be down.
+        retries_failed: Whether failed cases are sent again. The system runs a case again after a retryable failure, and
+            returns the stored response for any other failure.
+        patience_s: How long the system may be down.
     """
 
     client: AsyncClient
@@ -62,14 +62,14 @@ class Evaluating:
     patience_s: float = PATIENCE_S
 
     def pending(self) -> list[Case]:
-        """Return the cases without a result; with `retries_failed` also cases that failed, or lack a score."""
+        """Return the cases without a result and, with `retries_failed`, also cases that failed or lack a score."""
         done = self.file.results.by_case if self.file.results else {}
         if self.retries_failed:
             done = {name: result for name, result in done.items() if not result.is_incomplete}
         return [case for case in self.suite.cases if case.name not in done]
 
     async def evaluate(self, evaluation_id: str, *, parallel: int, on_result: OnResult) -> None:
-        """Evaluate the pending cases, `parallel` at once; raises the PaganticError that stops the evaluation."""
+        """Evaluate the pending cases, `parallel` at a time. Raises the PaganticError that stops the evaluation."""
         pending = iter(self.pending())
         workers = [asyncio.ensure_future(self._work(pending, evaluation_id, on_result)) for _ in range(parallel)]
         try:
@@ -104,7 +104,7 @@ class Evaluating:
             return Score(None, f"{_code_of(error)}: {error}"[:MAX_NOTE_CHARS])
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of work that is done again while the system is gone or overloaded."""
+        """Return the result of the work, which is repeated while the system is unreachable or overloaded."""
         until_s = time.monotonic() + self.patience_s
         for failures in itertools.count(1):
             try:
@@ -125,7 +125,7 @@ class Evaluating:
 
 
 def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Score]) -> Result:
-    """Return the result to store for a case."""
+    """Return the result of a case, ready to be stored."""
     usage = answer.response.token_usage
     seed = None
     if answer.response.HasField("effective_seed"):
@@ -153,7 +153,7 @@ def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Sco
 
 
 def _raise_if_general(error: PaganticError) -> None:
-    """Raise an error that every other case would have, too."""
+    """Raise the error if every other case would fail with it as well."""
     if isinstance(error, Unavailable) or error.code in _ABOUT_THE_CALLER:
         raise error
 

@@ -1,6 +1,6 @@
-"""The file of an evaluation: JSON Lines, a header in the first line, the result of a case in each other line.
+"""The results file of an evaluation in JSON Lines: the first line is a header, and each other line a case's result.
 
-Each line is on the disk before the work continues, and a line that a kill has torn is cut off when the file is opened.
+Each line is on disk before the work continues. A line that a kill left incomplete is cut off when the file is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_OUTPUT_CHARS = 20_000
 
 
 class ResultsError(ValueError):
-    """A results file cannot be read or written; the message gives the reason."""
+    """A results file cannot be read or written. The message gives the reason."""
 
 
 class _Line(BaseModel):
@@ -46,7 +46,7 @@ class Header(_Line):
 
 
 class StoredScore(_Line):
-    """A score; `value` is None for a missing score, and `note` is the reason."""
+    """A score. `value` is None if the score is missing, and `note` states the reason."""
 
     value: float | None
     note: str = ""
@@ -54,9 +54,9 @@ class StoredScore(_Line):
 
 
 class Result(_Line):
-    """The result of a case. `key` is the hash of its input and expectations; `error` is a code, or empty.
+    """The result of a case. `key` is the hash of its input and expectations. `error` is a code, or empty on success.
 
-    `variant` is the experiment's variant for the request, as experiment=variant.
+    `variant` is the experiment's variant for the request, in the form experiment=variant.
     """
 
     kind: Literal["result"] = "result"
@@ -78,17 +78,17 @@ class Result(_Line):
 
     @property
     def groups(self) -> list[str]:
-        """The groups that reports show on their own: the tags, and the variant."""
+        """The groups for which reports show separate figures: the tags and the variant."""
         return [*self.tags, self.variant] if self.variant else self.tags
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the case failed, or lacks a score."""
+        """Whether the case failed or lacks a score."""
         return bool(self.error) or any(score.value is None for score in self.scores.values())
 
 
 class Results:
-    """A header, and the results by case."""
+    """The header of an evaluation and its results by case."""
 
     def __init__(self, header: Header, by_case: Mapping[str, Result]) -> None:
         self.header = header
@@ -96,7 +96,7 @@ class Results:
 
     @property
     def case_count(self) -> int:
-        """The number of cases of the suite."""
+        """The number of cases in the suite."""
         return len(self.header.suite["cases"])
 
     @property
@@ -106,7 +106,7 @@ class Results:
 
 
 class ResultsFile:
-    """A results file with a single writing program; a context manager. Raises ResultsError."""
+    """A context manager for a results file that only one program may write. Raises ResultsError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -141,7 +141,7 @@ class ResultsFile:
         self._close()
 
     def begin(self, header: Header) -> Results:
-        """Write the header of an empty file."""
+        """Write the header of an empty results file."""
         self._write(header)
         with suppress(OSError):  # Some file systems cannot sync a folder.
             folder = os.open(self.path.parent, os.O_RDONLY)
@@ -151,7 +151,7 @@ class ResultsFile:
         return self.results
 
     def append(self, result: Result) -> None:
-        """Write the result of a case, and return when it is on the disk."""
+        """Write the result of a case, and return once it is on disk."""
         self._write(result)
         if self.results is not None:
             self.results.by_case[result.case] = result
@@ -159,7 +159,7 @@ class ResultsFile:
     def _write(self, line: _Line) -> None:
         if self._file is None:
             raise ResultsError(f"{str(self.path)!r} is not open")
-        # Half of a surrogate pair, which a model's JSON may have, is written as an escape.
+        # A model's JSON may contain an unpaired surrogate, which is written as an escape.
         text = json.dumps(line.model_dump(mode="python"), separators=(",", ":"))
         try:
             data = memoryview(text.encode() + b"\n")
@@ -176,7 +176,7 @@ class ResultsFile:
 
 
 def read_results(path: Path) -> Results:
-    """Return the results of a file, also while another program writes it; raises ResultsError."""
+    """Return the results in a file, even while another program writes it. Raises ResultsError."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -188,7 +188,7 @@ def read_results(path: Path) -> Results:
 
 
 def _parse(data: bytes, path: Path) -> Results | None:
-    """Return the results of whole lines, of which the last for a case counts; None without a line."""
+    """Return the results of the complete lines, or None if there is no line. The last line for a case counts."""
     lines = data.splitlines()
     if not lines:
         return None

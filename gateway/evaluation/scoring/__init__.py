@@ -1,1 +1,1 @@
-"""Scores of answers: compares answers with a case's expectations. A port gives access to judge and embeddings."""
+"""Scores answers by comparing them with a case's expectations. A port provides the judge and the embeddings."""

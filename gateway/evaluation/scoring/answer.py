@@ -1,4 +1,4 @@
-"""An answer as scorers see it: text, value, tool calls, citations and measures, from the events of an execution."""
+"""An answer in the form for scorers: text, value, tool calls, citations and measures, from an execution's events."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pagantic_common.client import AnswerState
 from pagantic_common.client.descriptions import error_code_name
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
-MISSING = object()  # the answer has no JSON value; null is a value
+MISSING = object()  # Marks an answer without a JSON value; null is a value.
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A tool call of the model."""
+    """A tool call that the model made."""
 
     name: str
     arguments: Any
@@ -23,7 +23,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a case. `value` is MISSING without a JSON document; `error` is a code, or empty."""
+    """The outcome of a case. `value` is MISSING without a JSON document. `error` is a code, or empty on success."""
 
     response: execution_pb2.SystemResponse
     text: str
@@ -35,7 +35,7 @@ class Answer:
     error_message: str = ""
 
     def part(self, pointer: str) -> Any:
-        """Return the part of the value that a JSON pointer names; MISSING without such a part. Source: RFC 6901."""
+        """Return the part of the value at a JSON pointer, or MISSING if there is no such part. Source: RFC 6901."""
         part = self.value
         for name in pointer.split("/")[1:]:
             part = _member(part, name.replace("~1", "/").replace("~0", "~"))
@@ -51,7 +51,7 @@ def answer_of(state: AnswerState) -> Answer:
 def answer_of_response(
     response: execution_pb2.SystemResponse, *, model: str = "", latency_s: float | None = None
 ) -> Answer:
-    """Return the answer that a response gives."""
+    """Return the answer that a response contains."""
     error, message = "", ""
     if response.HasField("error"):
         error, message = error_code_name(response.error.code), response.error.message
@@ -80,7 +80,7 @@ def _text_and_value(response: execution_pb2.SystemResponse) -> tuple[str, Any]:
 
 
 def value_of_decision(decision: decision_pb2.Decision) -> Any:
-    """Return whether a predicate is likelier true, the position of a choice, or the value of a score."""
+    """Return the boolean answer of a predicate, the index of a choice, or the value of a score."""
     match decision.WhichOneof("answer"):
         case "predicate":
             return decision.predicate.probability > 0.5  # noqa: PLR2004 - likelier than not
@@ -92,7 +92,7 @@ def value_of_decision(decision: decision_pb2.Decision) -> Any:
 
 
 def parsed(document: str) -> Any:
-    """Return the JSON value of a text, or MISSING."""
+    """Return the JSON value of a text, or MISSING if the text is not JSON."""
     try:
         return parse_json(document)
     except JsonTextError:

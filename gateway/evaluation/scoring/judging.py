@@ -27,10 +27,10 @@ _REFERENCE = "\nA right answer is: {expected}"
 
 
 class Judge(Scorer):
-    """A model's probability that the answer meets the rubric, the scorer's or the case's.
+    """A model's probability that the answer meets the rubric of the scorer or of the case.
 
-    With `levels`, from the worst to the best, it is the expected level, from 0 to 1. `reference` shows the judge the
-    expected answer, too. A decision with less than `min_confidence` gives no score.
+    With `levels`, ordered from worst to best, the score is the expected level, scaled from 0 to 1. `reference` also
+    shows the judge the expected answer. A decision with a confidence below `min_confidence` yields no score.
     """
 
     type: Literal["judge"] = "judge"
@@ -42,7 +42,7 @@ class Judge(Scorer):
     min_confidence: float = Field(default=0.0, ge=0, le=1)
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `rubric`, if neither the scorer nor the case has a rubric, or `expected`, if the judge needs it."""
+        """Return `rubric` if neither the scorer nor the case has a rubric, or `expected` if the judge lacks it."""
         if not (self.rubric or expectation.rubric).strip():
             return "rubric"
         if self.reference and expectation.expected is MISSING:
@@ -50,7 +50,7 @@ class Judge(Scorer):
         return ""
 
     async def score(self, subject: Subject) -> Score:
-        """Ask the judge, under an id of its own, so that the system answers the same question once."""
+        """Ask the judge under a request id of its own, so that the system answers the same question only once."""
         request = decide_request(
             [
                 message_pb2.Message(role=message_pb2.ROLE_USER, content=subject.expectation.input),
@@ -86,7 +86,7 @@ class Judge(Scorer):
 
 
 class Semantic(ExpectingScorer):
-    """The cosine of the embeddings of the answer and the expected text; below 0 it counts as 0."""
+    """The cosine of the embeddings of the answer and the expected text. A negative cosine counts as 0."""
 
     type: Literal["semantic"] = "semantic"
     model: str = ""

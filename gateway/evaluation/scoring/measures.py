@@ -1,4 +1,4 @@
-"""Measures of an answer that are no judgement of it: its time, its tokens and its cost."""
+"""Measures of an answer that do not judge it: its time, tokens and cost."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ MAX_PRICE_USD = 1e9
 
 
 class Latency(Scorer):
-    """The time from the execution's admission to its end; for a stored answer, of the original execution."""
+    """The time from the execution's admission to its end; for a stored answer, the original execution's time."""
 
     unit: ClassVar[str] = "s"
     type: Literal["latency"] = "latency"
 
     async def score(self, subject: Subject) -> Score:
-        """Return the time; there is none of a request that was not admitted."""
+        """Return the time; its value is None for a request that was not admitted."""
         return Score(subject.answer.latency_s)
 
 
 class Tokens(Scorer):
-    """Prompt and output tokens of all inferences of the execution."""
+    """The prompt and output tokens of all inferences of the execution."""
 
     unit: ClassVar[str] = "tokens"
     type: Literal["tokens"] = "tokens"
 
     async def score(self, subject: Subject) -> Score:
-        """Return their sum."""
+        """Return the sum of prompt and output tokens."""
         usage = subject.answer.response.token_usage
         return Score(float(usage.prompt_tokens + usage.output_tokens))
 
 
 class Cost(Scorer):
-    """The cost at prices in USD per million tokens; `cached_prompt` is by default the price of `prompt`."""
+    """The cost at prices in USD per million tokens. `cached_prompt` defaults to the price of `prompt`."""
 
     unit: ClassVar[str] = "USD"
     type: Literal["cost"] = "cost"

@@ -1,4 +1,4 @@
-"""Scores of retrieval: nDCG and recall of documents, and the share of quotes that hold."""
+"""Scores of retrieval: nDCG and recall of documents, and the share of quotes that are found in their sources."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NOTED_DOCUMENTS = 5
 
 
 class RankScorer(Scorer):
-    """Scores the order of the documents of retrieved chunks, each document at its best chunk."""
+    """Scores the order of the documents of retrieved chunks. The best chunk of a document determines its rank."""
 
     k: int = Field(default=10, ge=1, le=1000)
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `relevant` where the case names no relevant documents."""
+        """Return `relevant` if the case names no relevant documents."""
         if any(grade > 0 for grade in (expectation.relevant or {}).values()):
             return ""
         return "relevant"
 
     async def score(self, subject: Subject) -> Score:
-        """Retrieve as the request does, without further queries, and score the order of the documents."""
+        """Retrieve as the request does but without further queries, and score the order of the documents."""
         ranked = documents_of(await subject.chunks())
         value = self.value_of(ranked[: self.k], subject.expectation.relevant or {})
         return Score(value, f"found {', '.join(ranked[:NOTED_DOCUMENTS]) or 'nothing'}")
@@ -38,12 +38,12 @@ class RankScorer(Scorer):
 
 
 class Ndcg(RankScorer):
-    """The discounted gain of the first k documents, as a share of the best possible gain."""
+    """The discounted gain of the first k documents as a share of the best possible gain."""
 
     type: Literal["ndcg"] = "ndcg"
 
     def value_of(self, ranked: Sequence[str], grades: Mapping[str, float]) -> float:
-        """Return nDCG with gains that are the grades. Source: Järvelin, Kekäläinen, 2002, as in trec_eval."""
+        """Return nDCG, with the grades as gains. Source: Järvelin, Kekäläinen, 2002, as in trec_eval."""
         best = sorted((max(0.0, grade) for grade in grades.values()), reverse=True)[: self.k]
         return _discounted(max(0.0, grades.get(document, 0.0)) for document in ranked) / _discounted(best)
 
@@ -54,13 +54,13 @@ class Recall(RankScorer):
     type: Literal["recall"] = "recall"
 
     def value_of(self, ranked: Sequence[str], grades: Mapping[str, float]) -> float:
-        """Return the recall."""
+        """Return the recall of the relevant documents."""
         relevant = {document for document, grade in grades.items() if grade > 0}
         return len(relevant.intersection(ranked)) / len(relevant)
 
 
 class Quotes(Scorer):
-    """The share of an answer's citations with quotes from a retrieved chunk of the document that they name.
+    """The share of an answer's citations whose quotes occur in a retrieved chunk of the cited document.
 
     An answer without citations has the score 0.
     """
@@ -68,7 +68,7 @@ class Quotes(Scorer):
     type: Literal["quotes"] = "quotes"
 
     async def score(self, subject: Subject) -> Score:
-        """Look the quotes up."""
+        """Look up each citation's quote in the retrieved chunks."""
         citations = subject.answer.response.citations
         if not citations:
             return Score(0.0, "the answer has no citations")
@@ -82,7 +82,7 @@ class Quotes(Scorer):
 
 
 def documents_of(chunks: Iterable[chunk_pb2.Chunk]) -> list[str]:
-    """Return the documents of chunks, each once, in the order of its best chunk."""
+    """Return each document of the chunks once, in the order of its best chunk."""
     return list(dict.fromkeys(chunk.source for chunk in chunks))
 
 

@@ -19,13 +19,13 @@ MAX_NOTE_CHARS = 300
 
 
 class Form(BaseModel):
-    """A part of a suite: unknown names are refused, and values keep their types."""
+    """A part of a suite. Unknown names are rejected, and values keep their types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ExpectedCall(Form):
-    """An expected tool call. `arguments` are the arguments that it must have; null accepts any."""
+    """An expected tool call. `arguments` are the arguments that the call must have; null accepts any arguments."""
 
     name: str
     arguments: dict[str, Any] | None = None
@@ -33,7 +33,7 @@ class ExpectedCall(Form):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score; `value` is None for a missing score, and `note` is the reason. `confidence` is the judge's."""
+    """A score. `value` is None if the score is missing, and `note` states the reason. `confidence` is the judge's."""
 
     value: float | None
     note: str = ""
@@ -42,9 +42,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The expectations of a case; missing parts are empty, and a missing `expected` is MISSING.
+    """The expectations of a case. Missing parts are empty, and a missing `expected` is MISSING.
 
-    `relevant` are the grades of documents, above 0 for relevant documents.
+    `relevant` maps documents to their grades, which are above 0 for relevant documents.
     """
 
     input: str
@@ -55,13 +55,13 @@ class Expectation:
 
     @property
     def expected_text(self) -> str:
-        """The expected answer, as text."""
+        """The expected answer as text."""
         return text_of(self.expected)
 
 
 @dataclass(slots=True)
 class Subject:
-    """An answer to score, and its request and expectations. It retrieves once for all scorers."""
+    """An answer to score, with its request and expectations. Chunks are retrieved once for all scorers."""
 
     expectation: Expectation
     request: execution_pb2.SystemRequest
@@ -70,7 +70,7 @@ class Subject:
     _chunks: Sequence[chunk_pb2.Chunk] | None = None
 
     async def chunks(self) -> Sequence[chunk_pb2.Chunk]:
-        """Return the retrieved chunks, best first: from the plan's last step with chunks, or from the policy."""
+        """Return the retrieved chunks, best first, from the plan's last step with chunks or else by the policy."""
         if self._chunks is None:
             self._chunks = self._chunks_of_plan() or await self._retrieve()
         return self._chunks
@@ -88,9 +88,10 @@ class Subject:
 
 
 class Scorer(Form):
-    """Scores answers. Scores without a unit are from 0 to 1, higher is better; measures have units, lower is better.
+    """Scores answers.
 
-    `name` is its name in the results, by default its type.
+    A score without a unit is from 0 to 1, and higher is better. A measure has a unit, and lower is better. `name` is
+    the scorer's name in the results and defaults to its type.
     """
 
     unit: ClassVar[str] = ""
@@ -99,15 +100,15 @@ class Scorer(Form):
 
     @property
     def label(self) -> str:
-        """The name of its scores."""
+        """The name of the scorer's scores."""
         return self.name or self.type
 
     def lacks(self, _expectation: Expectation) -> str:
-        """Return the part that a case lacks for this scorer; empty if it can be scored."""
+        """Return the part that a case lacks for this scorer, or an empty string if the case can be scored."""
         return ""
 
     def check(self, _expectation: Expectation) -> None:
-        """Raise ValueError for an invalid expectation, which no answer can meet."""
+        """Raise ValueError if the expectation is invalid, so that no answer can meet it."""
 
     @abstractmethod
     async def score(self, subject: Subject) -> Score:
@@ -115,19 +116,19 @@ class Scorer(Form):
 
 
 class TextScorer(Scorer):
-    """Scores the text of an answer, or the part of its JSON value that `pointer` names, as in `/person/age`."""
+    """Scores the text of an answer, or the part of its JSON value at `pointer`, for example `/person/age`."""
 
     pointer: str = Field(default="", pattern=r"^(/.*)?$")
 
     def found(self, answer: Answer) -> Any:
-        """Return the part of the answer that is scored, MISSING if it is not there."""
+        """Return the part of the answer to score, or MISSING if the answer does not have it."""
         if self.pointer:
             return answer.part(self.pointer)
         return answer.text
 
 
 class ExpectingScorer(TextScorer):
-    """Needs an expected value."""
+    """A scorer that needs an expected value."""
 
     def lacks(self, expectation: Expectation) -> str:
         """Return `expected` if the case lacks it."""
@@ -137,14 +138,14 @@ class ExpectingScorer(TextScorer):
 
 
 async def score_of(scorer: Scorer, subject: Subject) -> Score:
-    """Return the score of an answer: 0 for a failed answer, except for measures. Raises a service's PaganticError."""
+    """Return the score of an answer; except in measures, a failed answer scores 0. Raises a service's PaganticError."""
     if subject.answer.error and not scorer.unit:
         return Score(0.0, f"the case failed: {subject.answer.error}")
     return await scorer.score(subject)
 
 
 def text_of(value: Any) -> str:
-    """Return a JSON value as text; a text is itself, and MISSING empty."""
+    """Return a JSON value as text: a string unchanged, and an empty string for MISSING."""
     if value is MISSING:
         return ""
     if isinstance(value, str):
@@ -153,7 +154,7 @@ def text_of(value: Any) -> str:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal: numbers by value, and true is not a number."""
+    """Return whether two JSON values are equal. Numbers are compared by value, and true is not a number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

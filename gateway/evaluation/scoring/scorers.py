@@ -1,4 +1,4 @@
-"""All scorers, and the two forms in which a suite writes them: `exact`, and `numeric: {tolerance: 0.1}`."""
+"""All scorers, and the two forms for them in a suite: `exact`, and `numeric: {tolerance: 0.1}`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AnyScorer = Annotated[
 
 
 def _from_short(written: Any) -> Any:
-    """Return a scorer's fields from either form; any other form is left to the validation."""
+    """Return a scorer's fields from either form. Any other form is returned unchanged for validation."""
     if isinstance(written, str):
         return {"type": written}
     if isinstance(written, dict) and len(written) == 1 and "type" not in written:

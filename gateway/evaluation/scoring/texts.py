@@ -35,13 +35,13 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1
 
 
 class Exact(ExpectingScorer):
-    """1 if the answer is the expected answer: an equal text, except for space at its ends, or an equal JSON value."""
+    """1 if the answer equals the expected answer as a text, ignoring space at the ends, or as a JSON value."""
 
     type: Literal["exact"] = "exact"
     ignore_case: bool = False
 
     async def score(self, subject: Subject) -> Score:
-        """Compare with the expected text or value."""
+        """Compare the answer with the expected text or value."""
         expected, found = subject.expectation.expected, self.found(subject.answer)
         if not isinstance(expected, str):
             if not self.pointer:
@@ -54,9 +54,10 @@ class Exact(ExpectingScorer):
 
 
 class Label(ExpectingScorer):
-    """1 if the label in the answer is the expected label: the last of `labels` that it has, or the first.
+    """1 if the label in the answer is the expected label.
 
-    Labels are whole words or phrases, in any case. If a label contains another, the longer label counts.
+    The answer's label is the last of `labels` that it contains, or the first. Labels are whole words or phrases, and
+    case does not matter. If a label contains another label, the longer label counts.
     """
 
     type: Literal["label"] = "label"
@@ -66,12 +67,12 @@ class Label(ExpectingScorer):
     which: Literal["first", "last"] = "last"
 
     def check(self, expectation: Expectation) -> None:
-        """Raise ValueError for an expected label outside `labels`."""
+        """Raise ValueError if the expected label is not in `labels`."""
         if str(expectation.expected).casefold() not in {label.casefold() for label in self.labels}:
             raise ValueError(f"{expectation.expected!r} is none of the labels")
 
     async def score(self, subject: Subject) -> Score:
-        """Compare the labels; an answer without a label is wrong."""
+        """Compare the labels. An answer without a label is wrong."""
         named = self._labels.findall(text_of(self.found(subject.answer)))
         if not named:
             return Score(0.0, "the answer names no label")
@@ -87,9 +88,9 @@ class Label(ExpectingScorer):
 
 
 class Regex(TextScorer):
-    """1 if a regular expression of RE2 matches somewhere in the answer, or with `full` all of it.
+    """1 if an RE2 regular expression matches anywhere in the answer or, with `full`, the whole answer.
 
-    With `absent` it is 1 if the expression does not match.
+    With `absent` the score is 1 if the expression does not match.
     """
 
     type: Literal["regex"] = "regex"
@@ -104,7 +105,7 @@ class Regex(TextScorer):
         return self
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `expected`, a regular expression, if neither the scorer nor the case has a regular expression."""
+        """Return `expected (a regular expression)` if neither the scorer nor the case has a regular expression."""
         if self.pattern:
             return ""
         if not isinstance(expectation.expected, str):
@@ -112,12 +113,12 @@ class Regex(TextScorer):
         return ""
 
     def check(self, expectation: Expectation) -> None:
-        """Raise ValueError for an expected text that is no regular expression."""
+        """Raise ValueError if the expected text is not a regular expression."""
         if not self.pattern:
             _compile(str(expectation.expected))
 
     async def score(self, subject: Subject) -> Score:
-        """Search the answer, in time linear in its length."""
+        """Search the answer in time that is linear in its length."""
         found = self.found(subject.answer)
         if found is MISSING:
             return _yes_or_no(is_right=False, found=found)
@@ -129,9 +130,9 @@ class Regex(TextScorer):
 
 
 class Numeric(ExpectingScorer):
-    """1 if the number in the answer is within a tolerance of the expected number: its last number, or its first.
+    """1 if the last, or the first, number in the answer is within a tolerance of the expected number.
 
-    The larger of `tolerance` and `relative_tolerance` times the larger number counts.
+    The effective tolerance is the larger of `tolerance` and `relative_tolerance` times the larger number.
     """
 
     type: Literal["numeric"] = "numeric"
@@ -140,7 +141,7 @@ class Numeric(ExpectingScorer):
     which: Literal["first", "last"] = "last"
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `expected`, a number, if the case lacks it."""
+        """Return `expected (a number)` if the case has no expected number."""
         if self._number_in(expectation.expected) is None:
             return "expected (a number)"
         return ""
@@ -167,7 +168,7 @@ class Numeric(ExpectingScorer):
 
 
 class SchemaScorer(TextScorer):
-    """1 if the answer is JSON that satisfies the scorer's or the request's schema."""
+    """1 if the answer is JSON that satisfies the schema of the scorer, or else of the request."""
 
     type: Literal["schema"] = "schema"
     json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")
@@ -185,7 +186,7 @@ class SchemaScorer(TextScorer):
         return _validator(self.json_schema)
 
     async def score(self, subject: Subject) -> Score:
-        """Validate the value of the answer."""
+        """Validate the value of the answer against the schema."""
         if self.json_schema is not None:
             validator = self._own_validator
         elif subject.request.output.schema_json:

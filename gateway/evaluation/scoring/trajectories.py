@@ -7,15 +7,15 @@ from typing import Any, Literal
 from gateway.evaluation.scoring.answer import ToolUse
 from gateway.evaluation.scoring.scorer import Expectation, ExpectedCall, Score, Scorer, Subject, same_json
 
-Matches = list[list[bool]]  # a row for each expected call, a column for each actual call
+Matches = list[list[bool]]  # A row for each expected call and a column for each actual call.
 
 
 class Trajectory(Scorer):
     """The share of expected tool calls that were made.
 
-    `in_order` counts the most that were made in their order, `any_order` the most in any order; other calls may stand
-    between. `exact` is 1 if exactly the expected calls were made in their order. A call must have the expected
-    arguments; with `whole_arguments` it must have no others.
+    `in_order` counts the most expected calls made in the expected order, and `any_order` the most made in any order.
+    Other calls may occur in between. `exact` is 1 if exactly the expected calls were made in the expected order. A call
+    must have the expected arguments and, with `whole_arguments`, no other arguments.
     """
 
     type: Literal["trajectory"] = "trajectory"
@@ -23,13 +23,13 @@ class Trajectory(Scorer):
     whole_arguments: bool = False
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `tools` if the case does not set it; an empty list expects that no tool is called."""
+        """Return `tools` if the case does not set it. An empty list expects that no tool is called."""
         if expectation.tools is None:
             return "tools"
         return ""
 
     async def score(self, subject: Subject) -> Score:
-        """Match the calls."""
+        """Match the actual calls to the expected calls."""
         expected, made = subject.expectation.tools or (), subject.answer.tools
         note = f"called {', '.join(call.name for call in made) or 'nothing'}"
         if not expected:
@@ -52,12 +52,12 @@ def _has(made: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def _exact_share(matches: Matches) -> float:
-    """Return 1 if each expected call matches the actual call at its position, and there are no others; 0 otherwise."""
+    """Return 1 if each expected call matches the call at its position and there is no other call, and 0 otherwise."""
     return float(len(matches[0]) == len(matches) and all(row[index] for index, row in enumerate(matches)))
 
 
 def _ordered_share(matches: Matches) -> float:
-    """Return the length of the longest common subsequence, as a share of the expected calls."""
+    """Return the length of the longest common subsequence as a share of the expected calls."""
     best = [0] * (len(matches[0]) + 1)
     for row in matches:
         above = best
@@ -68,7 +68,7 @@ def _ordered_share(matches: Matches) -> float:
 
 
 def _paired_share(matches: Matches) -> float:
-    """Return the size of the largest matching, as a share of the expected calls. Source: Kuhn's augmenting paths."""
+    """Return the size of the largest matching as a share of the expected calls. Source: Kuhn's augmenting paths."""
     taken: dict[int, int] = {}
     count = sum(_augment(row, matches, taken, set()) for row in range(len(matches)))
     return count / len(matches)

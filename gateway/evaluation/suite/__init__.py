@@ -1,1 +1,1 @@
-"""Suites: cases from files or from recorded executions, and the requests that they become."""
+"""Suites: cases from files or recorded executions, and the requests made from them."""

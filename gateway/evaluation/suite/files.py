@@ -1,4 +1,4 @@
-"""Suites in files: YAML or JSON with everything, or JSON Lines with a case in each line."""
+"""Suites in files: YAML or JSON for a whole suite, or JSON Lines with one case per line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 def read_suite(path: Path) -> dict[str, Any]:
-    """Return the suite of a file as JSON values, named by the file; raises SuiteError.
+    """Return the suite in a file as JSON values, with a default name from the file name. Raises SuiteError.
 
-    A file of JSON Lines has cases alone. `cases` of another file may name a file of JSON Lines beside it.
+    A JSON Lines file contains only cases. In another file, `cases` may name a JSON Lines file in the same folder.
     """
     name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in path.stem)[:40] or "suite"
     if path.suffix == ".jsonl":

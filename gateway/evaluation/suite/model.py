@@ -14,13 +14,13 @@ from gateway.evaluation.scoring.scorers import Scorers
 from gateway.written.errors import WrittenError
 
 MAX_CASES = 10_000
-# A request id has the name with the ids of an evaluation and of a scorer.
+# A request id contains the name together with the ids of an evaluation and of a scorer.
 MAX_NAME_CHARS = 45
 MAX_TAGS = 32
 
 
 class SuiteError(WrittenError):
-    """A suite or a case is wrong; the message says where and why."""
+    """A suite or a case is invalid. The message names the position and the reason."""
 
 
 class InputMessage(Form):
@@ -47,10 +47,10 @@ Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class Case(Form):
-    """An input, and the expectations of its answer.
+    """An input and the expectations of its answer.
 
-    `request` has fields of SystemRequest as proto JSON, which override the suite's. `tools` are the expected calls, and
-    `relevant` the documents that answer, with their grades.
+    `request` has fields of SystemRequest as proto JSON, which override the suite's fields. `tools` are the expected
+    calls, and `relevant` maps the relevant documents to their grades.
     """
 
     name: Name
@@ -65,7 +65,7 @@ class Case(Form):
 
     @property
     def input_text(self) -> str:
-        """The input as text: the last of several messages."""
+        """The input as text. Of several messages, this is the last message."""
         if isinstance(self.input, str):
             return self.input
         return self.input[-1].content if self.input else ""
@@ -80,13 +80,13 @@ class Case(Form):
 
     @property
     def key(self) -> str:
-        """A hash of input and expectations, which pairs the results of two evaluations."""
+        """A hash of the input and expectations that pairs the results of two evaluations."""
         asked = self.model_dump(mode="json", include={"input", "expected", "rubric", "tools", "relevant"})
         return hash_of(asked)[:16]
 
 
 class Suite(Form):
-    """Cases, with settings and scorers that all of them share."""
+    """Cases with the settings and scorers that they share."""
 
     name: Name = "suite"
     request: dict[str, Any] = Field(default_factory=dict)
@@ -95,25 +95,25 @@ class Suite(Form):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the suite as canonical JSON, hex."""
+        """The SHA-256 of the suite as canonical JSON, in hexadecimal."""
         return hash_of(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the suite as JSON, which `suite_of` reads."""
+        """Return the suite as JSON that `suite_of` can read."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def scorers_of(self, case: Case) -> list[Scorer]:
-        """Return the scorers of a case: its own, and the suite's scorers for which it lacks nothing."""
+        """Return the scorers of a case: its own scorers, and the suite's scorers for which it lacks nothing."""
         own = {scorer.label: scorer for scorer in case.scorers}
         shared = [scorer for scorer in self.scorers if scorer.label not in own]
         return [*(scorer for scorer in shared if not scorer.lacks(case.expectation)), *own.values()]
 
     def all_scorers(self) -> dict[str, Scorer]:
-        """Return every scorer that scores a case, by its label."""
+        """Return every scorer that scores at least one case, by its label."""
         return {scorer.label: scorer for case in self.cases for scorer in self.scorers_of(case)}
 
 
 def hash_of(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, independent of the order of its keys, hex."""
+    """Return the SHA-256 of a JSON value in hexadecimal. The order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Makes a suite of JSON values, and checks it: each case has a scorer, and each scorer a case."""
+"""Creates a suite from JSON values and checks that each case has a scorer and each scorer a case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REASONS = {
 
 
 def suite_of(written: Any) -> Suite:
-    """Return a suite from JSON values; unnamed cases are named by their number. Raises SuiteError."""
+    """Return a suite from JSON values. Cases without a name are numbered. Raises SuiteError if the suite is invalid."""
     if not isinstance(written, dict):
         raise SuiteError("a suite is a mapping with `cases` and `scorers`")
     cases = written.get("cases")
@@ -89,7 +89,7 @@ def _lack_of(scorer: Scorer, cases: Sequence[Case]) -> str:
 
 
 def _reason_of(error: ValidationError, cases: Any) -> str:
-    """Return the first problem, with the name of its case and the path to it."""
+    """Return the first problem with the name of its case and the path to the problem."""
     problem = error.errors(include_url=False)[0]
     path = [str(part) for part in problem["loc"]]
     where = ""

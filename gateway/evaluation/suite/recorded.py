@@ -1,4 +1,4 @@
-"""Cases from recorded executions: their kept requests, and the answers that they had."""
+"""Cases from recorded executions: the kept requests, and the recorded answers as expected answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_THE_FIRST_TIME = ("request_id", "session_id", "trace_id", "background", "kee
 
 @dataclass(slots=True)
 class Recorded:
-    """Cases as JSON values, oldest first, and the number of executions that give no case."""
+    """Cases as JSON values, oldest first, and the number of executions that were skipped."""
 
     cases: list[dict[str, Any]] = field(default_factory=list)
     skipped: int = 0
@@ -30,8 +30,8 @@ class Recorded:
 async def read_executions(client: AsyncClient, metadata: Mapping[str, str], session_id: str, limit: int) -> Recorded:
     """Return the cases of the newest matching executions that completed with an answer.
 
-    Executions without a kept request, executions of a conversation, because their requests lack its earlier turns, and
-    executions of an evaluation give no case.
+    Three kinds of executions are skipped: executions without a kept request; executions of a conversation, because
+    their requests lack its earlier turns; and executions of an evaluation.
     """
     listed = await client.list_executions(
         metadata=metadata, session_id=session_id, state=execution_pb2.LIFECYCLE_STATE_COMPLETE, limit=limit
@@ -48,7 +48,7 @@ async def read_executions(client: AsyncClient, metadata: Mapping[str, str], sess
 
 
 def case_of(execution: execution_pb2.Execution) -> dict[str, Any] | None:
-    """Return the case of an execution: its request, and its answer as the expected answer; None if it gives no case."""
+    """Return the case of an execution, with its answer as the expected answer, or None if it cannot be a case."""
     if not execution.HasField("request") or execution.session_id or f"{OWN_METADATA}id" in execution.metadata:
         return None
     fields = json_format.MessageToDict(execution.request, preserving_proto_field_name=True)

@@ -1,4 +1,4 @@
-"""The requests of cases: the suite's settings, overridden by the case's, and both by the command's."""
+"""The requests of cases. A case's settings override the suite's settings, and the command's settings override both."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from pagantic_common.client.hints import set_variant
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.defaults import REQUEST_TIMEOUT_S
 
-OWN_METADATA = "eval."  # keys that an evaluation sets
+OWN_METADATA = "eval."  # Prefix of the metadata keys that an evaluation sets.
 _SET_BY_THE_EVALUATION = ("request_id", "session_id", "trace_id", "background", "keep_request")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The command's settings for all cases. `model`, `seed` and `variant` override the cases'; `timeout_s` does not.
+    """The command's settings for all cases.
 
-    `variant` is EXPERIMENT=VARIANT, or `none` for no experiment.
+    `model`, `seed` and `variant` override the settings of cases; `timeout_s` does not. `variant` is EXPERIMENT=VARIANT,
+    or `none` for no experiment.
     """
 
     model: str = ""
@@ -33,7 +34,7 @@ class Settings:
     variant: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as JSON, as earlier versions do where there is no variant."""
+        """Return the settings as JSON. Without a variant, the form is the same as in earlier versions."""
         written = asdict(self)
         if not self.variant:
             del written["variant"]
@@ -41,9 +42,9 @@ class Settings:
 
 
 def request_of(suite: Suite, case: Case, settings: Settings, evaluation_id: str) -> execution_pb2.SystemRequest:
-    """Return the request of a case, with an id that is always the same; raises SuiteError.
+    """Return the request of a case under a reproducible id. Raises SuiteError if the request is invalid.
 
-    It runs in the background, so that work that has begun is not lost with the command, and is kept.
+    The request is kept and runs in the background, so that work that has begun is not lost if the command ends.
     """
     try:
         fields = expand(merged(suite.request, case.request))

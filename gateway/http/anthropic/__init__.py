@@ -1,1 +1,1 @@
-"""Translates the requests of Anthropic's clients for the orchestrator, and its answers for them."""
+"""Translates the requests of Anthropic clients into requests to the orchestrator, and translates its responses back."""

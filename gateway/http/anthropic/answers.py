@@ -20,9 +20,9 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import PaganticError
 
 _TOO_LARGE = 413
-_ERROR_TYPES = {"server_error": "api_error"}  # The other types have the names that OpenAI's API gives them.
+_ERROR_TYPES = {"server_error": "api_error"}  # The other types have the same names as in OpenAI's API.
 
-# The orchestrator does not report which stop ended an answer, so that `stop_sequence` is `end_turn`, too.
+# The orchestrator does not report which stop sequence ended an answer, so `stop_sequence` also becomes `end_turn`.
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "refusal"]
 _STOP_REASONS: dict[FinishReason, StopReason] = {
     "stop": "end_turn",
@@ -30,7 +30,7 @@ _STOP_REASONS: dict[FinishReason, StopReason] = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
-# Each kind of block has a type of delta, and the delta a field for its text.
+# For each kind of block: the type of its deltas, and the field of a delta that holds the text.
 _DELTAS = {
     BlockKind.REASONING: ("thinking_delta", "thinking"),
     BlockKind.TEXT: ("text_delta", "text"),
@@ -53,7 +53,7 @@ class MessageBlock(AnswerShape):
 
 
 class MessageUsage(AnswerShape):
-    """The tokens of a message; tokens from the cache are not among the input tokens."""
+    """The tokens of a message. Cached tokens are not counted among the input tokens."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -94,7 +94,7 @@ class AnthropicMessage(MessageParts):
 
 
 class MessageEvent(AnswerShape):
-    """An event of a message, such as `content_block_delta`; an `error` ends a stream early."""
+    """An event of a message, such as `content_block_delta`. An `error` ends a stream early."""
 
     type: Literal[
         "message_start",
@@ -116,7 +116,7 @@ class MessageEvent(AnswerShape):
 
 
 class AnthropicErrorObject(AnswerShape):
-    """The error."""
+    """The error object of Anthropic's API."""
 
     type: str
     message: str
@@ -149,14 +149,14 @@ ANTHROPIC = Dialect("Anthropic", AnthropicError, error_body, id_headers=(REQUEST
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """The start of a message: its id, and the model that the client named; and the fields without effect."""
+    """The start of a message: its id, the model that the client named, and the fields that have no effect."""
 
     id: str
     model: str
     ignored: Sequence[str] = ()
 
     def of(self, content: list[MessageBlock], usage: usage_pb2.TokenUsage) -> BegunMessage:
-        """Return a message that has this content, and has not ended."""
+        """Return a message with this content that has not ended."""
         return {
             "id": self.id,
             "type": "message",
@@ -172,14 +172,14 @@ class MessageHead:
 
 
 def message_of(head: MessageHead, response: execution_pb2.SystemResponse) -> AnthropicMessage:
-    """Return the message of a response."""
+    """Return the message for a response."""
     begun = head.of(_content_of(response), response.token_usage)
     reason = _STOP_REASONS[finish_reason_of(response)]
     return {**begun, "stop_reason": reason, "pagantic": extension_of([response], head.ignored)}
 
 
 def usage_of(usage: usage_pb2.TokenUsage) -> MessageUsage:
-    """Return a usage as this API counts it: tokens that came from the cache are not among the input tokens."""
+    """Return the usage as this API counts it. Cached tokens are not counted among the input tokens."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_prompt_tokens,
         "cache_creation_input_tokens": 0,
@@ -194,7 +194,7 @@ def usage_of(usage: usage_pb2.TokenUsage) -> MessageUsage:
 
 
 def thinking_block(text: str) -> MessageBlock:
-    """Return a block of reasoning; nothing here signs or checks it."""
+    """Return a block of reasoning. The signature is empty, because reasoning is neither signed nor checked."""
     return {"type": "thinking", "thinking": text, "signature": ""}
 
 
@@ -204,7 +204,7 @@ def text_block(text: str) -> MessageBlock:
 
 
 def call_block(call_id: str, name: str, arguments: dict[str, Any]) -> MessageBlock:
-    """Return the block of a call of a tool that the client runs."""
+    """Return the block for a call of a tool that the client runs."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments, "caller": {"type": "direct"}}
 
 
@@ -219,20 +219,21 @@ def _content_of(response: execution_pb2.SystemResponse) -> list[MessageBlock]:
 
 
 class MessageEvents:
-    """The events of a message, in their order."""
+    """Produces the events of a message in order."""
 
     def __init__(self, head: MessageHead) -> None:
         self._head = head
         self._blocks = Blocks()
 
     def first(self) -> Iterator[MessageEvent]:
-        """Yield the event that every stream begins with; its usage is 0, because the last event has it."""
+        """Yield the first event of every stream. Its usage is 0, because the last event reports the usage."""
         yield {"type": "message_start", "message": self._head.of([], usage_pb2.TokenUsage())}
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[MessageEvent]:
         """Yield the events for an event of the execution.
 
-        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
+        its text.
         """
         for step, block, text in self._blocks.of(event):
             yield _moved(step, block, text)
@@ -240,7 +241,7 @@ class MessageEvents:
             yield from self._end(completed(self._blocks.response))
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[AnthropicError]:
-        """Yield the event of an error that ends the stream early."""
+        """Yield the event for an error that ends the stream early."""
         yield error_body(error_of(error, request_id), status_of(error), request_id)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[MessageEvent]:

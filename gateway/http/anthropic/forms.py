@@ -1,6 +1,6 @@
-"""The body of requests to `/v1/messages`, as Anthropic's API document describes it.
+"""The body of requests to `/v1/messages`, as Anthropic's API documentation describes it.
 
-Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
+Only fields that change the answer are declared. Other fields are kept as extras so that the response can name them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form,
 
 
 class TextBlock(Form):
-    """A part of a text; only texts can be read."""
+    """A part of a text. Only text parts can be read."""
 
     type: str
     text: str | None = None
 
 
 class SourceForm(Form):
-    """The data of an image; addresses are not fetched."""
+    """The data of an image. Images are not fetched from addresses."""
 
     type: str
     media_type: str = ""
@@ -49,7 +49,7 @@ class TurnForm(Form):
 
 
 class ClientToolForm(Form):
-    """A tool that the caller runs; Anthropic's own tools are not supported."""
+    """A tool that the caller runs. Anthropic's built-in tools are not supported."""
 
     type: str | None = None
     name: str
@@ -58,7 +58,7 @@ class ClientToolForm(Form):
 
 
 class ChoiceForm(Form):
-    """Whether a tool must be called, and which."""
+    """Whether a tool must be called, and which tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -72,7 +72,7 @@ class ThinkingForm(Form):
 
 
 class OutputFormat(Form):
-    """The schema of the answer."""
+    """The JSON schema of the answer."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
@@ -81,13 +81,13 @@ class OutputFormat(Form):
 
 
 class OutputForm(Form):
-    """The form of the answer."""
+    """The requested form of the answer."""
 
     format: OutputFormat | None = None
 
 
 class MessagesForm(Form):
-    """A request of `/v1/messages`."""
+    """A request to `/v1/messages`."""
 
     model: str
     messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]

@@ -61,11 +61,11 @@ class AnthropicModelList(AnswerShape):
 
 
 class AnyModelList(RootModel[ModelList | AnthropicModelList]):
-    """The models, as the API of the client has them."""
+    """The models in the form of the client's API."""
 
 
 class AnyModel(RootModel[ModelObject | AnthropicModel]):
-    """A model, as the API of the client has it."""
+    """A model in the form of the client's API."""
 
 
 class ModelError(RootModel[OpenAIError | AnthropicError]):

@@ -1,4 +1,4 @@
-"""Converts a request of `/v1/messages` to the form of `/v1/chat/completions`, for the translation of that form."""
+"""Converts a request to `/v1/messages` into the form of `/v1/chat/completions`, which is then translated."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-NO_CONTENT = "(no content)"  # The orchestrator takes no empty result of a tool, and this API does.
+NO_CONTENT = "(no content)"  # The orchestrator rejects an empty tool result, but this API accepts it.
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ASSISTANT_BLOCKS = ("text", "thinking", "tool_use")
 _USER_BLOCKS = ("text", "image", "tool_result")
 
 
 def system_request_of(form: MessagesForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request for a form; raises InvalidRequest for unsupported features.
+    """Return the request for a form. Raises InvalidRequest if the form uses an unsupported feature.
 
     Args:
-        form: The client's form.
-        alias: Alias of the model that the form names.
-        call_s: Longest time of the request, unless it sets a shorter time.
+    form: The client's form.
+    alias: The alias of the model that the form names.
+    call_s: Maximum duration of the request, unless the request sets a shorter one.
     """
     if form.messages[-1].role == "assistant":
         place = f"messages[{len(form.messages) - 1}]"
@@ -37,7 +37,7 @@ def system_request_of(form: MessagesForm, alias: str, call_s: float) -> executio
         request.hints.top_k = form.top_k
     if form.thinking is not None:
         _set_reasoning(request.hints.reasoning, form.thinking)
-    if request.keep_request:  # The orchestrator keeps metadata with a request alone.
+    if request.keep_request:  # The orchestrator keeps metadata only together with a kept request.
         request.metadata.update(form.metadata or {})
     return request
 
@@ -61,7 +61,7 @@ def _chat_fields(form: MessagesForm) -> dict[str, Any]:
 
 
 def _messages(form: MessagesForm) -> Iterator[dict[str, Any]]:
-    """Yield messages as chats have them: the results of tools are messages of their own."""
+    """Yield messages in the chat format, in which each tool result is a separate message."""
     if form.system:
         yield {"role": "system", "content": _text(form.system, "system")}
     for index, message in enumerate(form.messages):
@@ -75,7 +75,7 @@ def _messages(form: MessagesForm) -> Iterator[dict[str, Any]]:
 
 
 def _assistant_message(blocks: Sequence[BlockForm], place: str) -> dict[str, Any]:
-    """Return the assistant's message."""
+    """Return the assistant's message for its blocks."""
     message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
     for index, block in enumerate(blocks):
         where = f"{place}[{index}]"
@@ -90,7 +90,7 @@ def _assistant_message(blocks: Sequence[BlockForm], place: str) -> dict[str, Any
 
 
 def _user_messages(blocks: Sequence[BlockForm], place: str) -> Iterator[dict[str, Any]]:
-    """Yield the messages of the user and of the tools, in the order of their blocks."""
+    """Yield the messages of the user and the tools in the order of their blocks."""
     parts: list[dict[str, Any]] = []
     for index, block in enumerate(blocks):
         where = f"{place}[{index}]"

@@ -1,1 +1,1 @@
-"""The document of the API: each path describes itself, and OpenAPI says it of all together."""
+"""The API document: each route describes itself, and the descriptions are combined into an OpenAPI document."""

@@ -26,7 +26,7 @@ _REQUEST_ID = {
         "schema": {"type": "string"},
     }
 }
-# Names may have slashes; ids have the form that `pagantic_common.domain.ids` asks for.
+# Names may contain slashes. Ids have the form that `pagantic_common.domain.ids` requires.
 _NAME = {"type": "string", "minLength": 1}
 _ID = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}
 _FILE = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -53,7 +53,7 @@ _ORCHESTRATOR = MappingProxyType(
     }
 )
 _STATUSES = MappingProxyType(dict(sorted({**_DOOR, **_ORCHESTRATOR}.items())))
-# Statuses that come with the time to retry.
+# Statuses for which the response states when to retry.
 _RETRYABLE = (429, 503)
 _ABOUT = (
     "The HTTP gateway: the APIs of OpenAI, Anthropic, Ollama, Cohere and Jina, and a native one, in front of the "
@@ -95,7 +95,7 @@ def _component_schemas(operations: Sequence[Operation], dialects: Sequence[Diale
 
 
 def _reference_to(shape: Shape) -> dict[str, Any]:
-    """Return the reference to the schema of a shape."""
+    """Return a reference to the schema of a shape."""
     name = shape.DESCRIPTOR.full_name if issubclass(shape, Message) else shape.__name__
     return {"$ref": SCHEMAS + name}
 
@@ -151,7 +151,7 @@ def _answer(operation: Operation, operations: Sequence[Operation]) -> dict[str, 
         content[JSON] = {"schema": _reference_to(operation.answer)}
     if operation.events is not None:
         kind = operation.dialect.stream_type.partition(";")[0]
-        # OpenAPI 3.1 has no words for the parts of a stream; `itemSchema` of 3.2 says the same.
+        # OpenAPI 3.1 cannot describe the parts of a stream. `itemSchema` of version 3.2 has the same meaning.
         content[kind] = {"schema": {"type": "string"}, "x-itemSchema": _reference_to(operation.events)}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
     if operation.access is Access.KEY:
@@ -162,7 +162,7 @@ def _answer(operation: Operation, operations: Sequence[Operation]) -> dict[str, 
 
 
 def _links(operation: Operation, operations: Sequence[Operation]) -> Iterator[tuple[str, Any]]:
-    """Yield the operations that take the id of an answer, each with the place that has it."""
+    """Yield the operations that accept the id of an answer, each with the location of that id."""
     place = "request_id" if operation.dialect is NATIVE else "id"
     for other in operations:
         if operation.makes in other.route.param_convertors:
@@ -180,7 +180,7 @@ def _failures_of(operation: Operation) -> dict[str, Any]:
 
 
 def _failure_responses(dialects: Sequence[Dialect]) -> dict[str, Any]:
-    """Return the answers that are errors, of every API, as components of the document."""
+    """Return the error responses of every API as components of the document."""
     responses: dict[str, Any] = {}
     for shape in dict.fromkeys(dialect.error for dialect in dialects):
         for status, summary in _STATUSES.items():

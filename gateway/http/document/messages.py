@@ -1,7 +1,7 @@
-"""Messages of the contract as JSON Schema, by the JSON mapping of Protocol Buffers. Pure: descriptors in, schemas out.
+"""Messages of the contract as JSON Schema, according to the JSON mapping of Protocol Buffers; purely from descriptors.
 
-The schemas describe the output of the gateway, which it also accepts. It accepts other spellings of the mapping, too:
-names of fields in camel case, numbers of 64 bits as numbers, enums by their numbers, and null.
+The schemas describe the output of the gateway, which it also accepts. It accepts other spellings of the mapping as
+well: field names in camel case, 64-bit numbers as numbers, enums by their numbers, and null.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS: dict[int, Schema] = {
     FieldDescriptor.TYPE_INT64: _SIGNED_64,
     FieldDescriptor.TYPE_UINT64: _UNSIGNED_64,
 }
-# Messages that the mapping writes in forms of their own.
+# Messages for which the mapping defines special forms.
 _WELL_KNOWN: dict[str, Schema] = {
     "google.protobuf.Duration": {"type": "string", "pattern": "^-?[0-9]{1,12}(\\.[0-9]{1,9})?s$"},
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
@@ -39,9 +39,9 @@ _WELL_KNOWN: dict[str, Schema] = {
 
 
 def message_schemas(messages: Iterable[Descriptor]) -> dict[str, Schema]:
-    """Return the schemas of messages and of the messages inside them, by their full names.
+    """Return the schemas of messages and of the messages nested in them, by full name.
 
-    Raises KeyError for a field of a type that the contract does not use so far.
+    Raises KeyError if a field has a type that the contract has not used so far.
     """
     schemas: dict[str, Schema] = {}
     waiting = list(messages)
@@ -89,7 +89,7 @@ def _value_schema(field: FieldDescriptor) -> Schema:
 
 
 def _messages_in(message: Descriptor) -> Iterator[Descriptor]:
-    """Yield the messages that the fields of a message have."""
+    """Yield the messages that are types of a message's fields."""
     for field in message.fields:
         value = _values_of(field) if _is_map(field) else field
         if value.type == FieldDescriptor.TYPE_MESSAGE:
@@ -101,7 +101,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _values_of(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field of the values of a map."""
+    """Return the field that describes the values of a map."""
     return _message_of(field).fields_by_name["value"]
 
 

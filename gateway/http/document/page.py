@@ -1,4 +1,4 @@
-"""The document as a page: its paths, parameters and schemas, without scripts and without the internet. Pure."""
+"""The document as a page: paths, parameters and schemas, without scripts or network access. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ td, th { border-bottom: 1px solid #8886; padding: .2rem .75rem .2rem 0; text-ali
 details details, details table, details p { margin-left: 1.5rem; }
 """
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-# The page may do nothing but have this style.
+# The page may load nothing and may use only this style.
 POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
@@ -36,7 +36,7 @@ def page_of(document: Mapping[str, Any]) -> str:
 
 
 def _tags(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths of each API."""
+    """Yield the HTML section of each API."""
     responses = document["components"]["responses"]
     for tag in document["tags"]:
         yield f"<h2>{escape(tag['name'])}</h2>"
@@ -81,7 +81,7 @@ def _parameter_row(parameter: Mapping[str, Any]) -> str:
 
 
 def _content_row(described: Mapping[str, Any]) -> str:
-    """Return the cell of a body: its content types, each with its schema."""
+    """Return the table cell for a body: its content types, each with its schema."""
     content = described["content"].items()
     parts = [f"{escape(kind)} {_code(media.get('x-itemSchema', media['schema']))}" for kind, media in content]
     return f"<td>{'<br>'.join(parts)}</td>"
@@ -99,7 +99,7 @@ def _code(schema: Mapping[str, Any]) -> str:
 
 
 def _linked(text: str) -> str:
-    """Return escaped JSON with links in place of references."""
+    """Return escaped JSON in which links replace the references."""
     parts = text.split(f"&quot;{SCHEMAS}")
     linked = [parts[0]]
     for part in parts[1:]:

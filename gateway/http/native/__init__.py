@@ -1,1 +1,1 @@
-"""Our own paths: executions as the contract has them, the approvals that they wait for, their console, and probes."""
+"""The native paths: executions in the form of the contract, their approvals, the console, and probes."""

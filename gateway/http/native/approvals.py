@@ -1,4 +1,4 @@
-"""Approvals over HTTP: the tool calls that wait for a decision, and the decisions about them."""
+"""Approvals over HTTP: the tool calls that wait for a decision, and the decisions on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collections over HTTP: made, listed, searched and deleted, and files that become their documents."""
+"""Collections over HTTP: create, list, search and delete collections, and add files as documents."""
 
 from __future__ import annotations
 

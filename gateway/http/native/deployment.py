@@ -80,12 +80,12 @@ async def _unload(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 async def _pulled(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
     """List the models that were pulled on the gateway's machine, and those of the catalog. Needs the scope admin."""
-    await client.list_replicas()  # raises for callers who are not operators
+    await client.list_replicas()  # Raises an error if the caller is not an operator.
     return JSONResponse(await asyncio.to_thread(_of_this_machine))
 
 
 def _of_this_machine() -> dict[str, Any]:
-    """Return the models that were pulled on this machine, and the models of the catalog."""
+    """Return the models pulled on this machine, and the models of the catalog."""
     # The shape leaves out the source, which may be a path of this machine.
     of_pulled, of_catalog = set(ModelOfPull.__annotations__), set(ModelOfCatalog.__annotations__)
     pulled = ModelFolder(models_folder()).models()

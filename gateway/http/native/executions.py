@@ -1,4 +1,4 @@
-"""The native API: a SystemRequest as JSON, its events as they happen, and the orchestrator's record of it."""
+"""The native API: a SystemRequest as JSON, its events as they happen, and the orchestrator's execution record."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
 
 
 def _names(values: Any) -> list[str]:
-    """Return the names of an enum, without the unset value."""
+    """Return the names of an enum's values, without the unset value."""
     return [name for name, number in values.items() if number]
 
 
@@ -119,9 +119,9 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request of a body; raises InvalidRequest for an invalid body."""
+    """Return the request in a body. Raises InvalidRequest if the body is invalid."""
     request = read_message(value, execution_pb2.SystemRequest)
-    request.request_id = require_id("request_id", request.request_id or request_id)  # a header of the response has it
+    request.request_id = require_id("request_id", request.request_id or request_id)  # also in a response header
     asked_s = request.hints.timeout.ToMilliseconds() / 1000
     if not asked_s or asked_s > call_s:
         request.hints.timeout.CopyFrom(duration_to_proto(call_s))
@@ -129,7 +129,7 @@ def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.Sy
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it, with the names of the contract."""
+    """Return a message in JSON form, with the names of the contract."""
     fields: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return fields
 
@@ -137,7 +137,7 @@ def plain(message: Message) -> dict[str, Any]:
 async def stream_events(
     incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], ids: EventIds
 ) -> AsyncGenerator[str, None]:
-    """Yield events as server-sent events; the last is `completed`. Raises if the request did not run."""
+    """Yield the events as server-sent events, the last of which is `completed`. Raises if the request did not run."""
     async with aclosing(merge_events([incoming], QUIET_S)) as events:
         async for one in events:
             if one is None:

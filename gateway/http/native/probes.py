@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: anybody may ask them, as often as wanted."""
+"""`/healthz` and `/readyz`: any client may request them at any rate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _ready(is_ready: IsReady) -> Response:
     return PlainTextResponse("ok\n")
 
 
-# The endpoints take a function that returns whether the orchestrator takes requests.
+# Each endpoint is called with a function that returns whether the orchestrator accepts requests.
 PROBES = (
     Operation(PROBE, "GET /healthz", _live, "isLive", access=Access.PROBE),
     Operation(PROBE, "GET /readyz", _ready, "isReady", access=Access.PROBE),

@@ -1,4 +1,4 @@
-"""Stored conversations over HTTP: listed, read page by page, given values, and deleted."""
+"""Stored conversations over HTTP: list, read page by page, update and delete them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Translates the requests of Ollama's clients for the orchestrator, and its answers for them."""
+"""Translates the requests of Ollama clients into requests to the orchestrator, and translates its responses back."""

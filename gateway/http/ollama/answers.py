@@ -67,11 +67,11 @@ class OllamaError(AnswerShape):
 
 
 class OllamaChatLine(RootModel[OllamaChat | OllamaError]):
-    """A line of a chat; an error ends the stream early."""
+    """A line of a chat. An error ends the stream early."""
 
 
 class OllamaTextLine(RootModel[OllamaText | OllamaError]):
-    """A line of a text; an error ends the stream early."""
+    """A line of a text. An error ends the stream early."""
 
 
 def error_body(described: OpenAIErrorObject, _status: int, _request_id: str) -> OllamaError:
@@ -87,10 +87,10 @@ class LineHead:
     """The common fields of every line of an answer.
 
     Args:
-        model: The client's name of the model.
-        created_at: The time of the request, as RFC 3339 writes it.
-        is_chat: Whether the answer is a message, for `/api/chat`, or a text, for `/api/generate`.
-        ignored: Fields of the request without effect.
+    model: The client's name for the model.
+    created_at: The time of the request in RFC 3339 format.
+    is_chat: Whether the answer is a message, for `/api/chat`, or a text, for `/api/generate`.
+    ignored: Fields of the request that have no effect.
     """
 
     model: str
@@ -101,7 +101,7 @@ class LineHead:
     def line(
         self, text: str = "", thinking: str = "", calls: Sequence[message_pb2.ToolCall] = ()
     ) -> OllamaChat | OllamaText:
-        """Return a line that has this part of the answer."""
+        """Return a line that contains this part of the answer."""
         if not self.is_chat:
             return self._text(text, thinking)
         message: OllamaMessage = {"role": "assistant", "content": text}
@@ -139,7 +139,7 @@ class LineHead:
 
 
 def whole_of(head: LineHead, response: execution_pb2.SystemResponse) -> AnswerLine:
-    """Return the whole answer of a response."""
+    """Return the complete answer for a response."""
     return head.ended(head.line(text_of(response), response.reasoning, response.tool_calls), response)
 
 
@@ -149,27 +149,28 @@ def _call(index: int, call: message_pb2.ToolCall) -> dict[str, Any]:
 
 
 class AnswerLines:
-    """The lines of an answer, in their order."""
+    """Produces the lines of an answer in order."""
 
     def __init__(self, head: LineHead) -> None:
         self._head = head
-        self._blocks = Blocks(has_calls=False)  # The last lines have them, for their arguments are objects.
+        self._blocks = Blocks(has_calls=False)  # Calls are in the last lines, because arguments are whole objects.
 
     def first(self) -> Iterator[AnswerLine]:
-        """Yield the lines that begin every stream: there are none."""
+        """Yield no lines: a stream of this API has no opening line."""
         yield from ()
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[AnswerLine]:
         """Yield the lines for an event of the execution.
 
-        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
+        its text.
         """
         yield from self._lines(self._blocks.of(event))
         if self._blocks.response is not None:
             yield from self._end(completed(self._blocks.response))
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[OllamaError]:
-        """Yield the line of an error that ends the stream early."""
+        """Yield the line for an error that ends the stream early."""
         yield error_body(error_of(error, request_id), status_of(error), request_id)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[AnswerLine]:
@@ -179,7 +180,7 @@ class AnswerLines:
         yield self._head.ended(self._head.line(), response)
 
     def _lines(self, moves: Iterable[Move]) -> Iterator[AnswerLine]:
-        """Yield the lines for moves, a line for each piece of text."""
+        """Yield a line for each piece of text in the moves."""
         for step, block, text in moves:
             if step is Step.GROW and block.kind is BlockKind.REASONING:
                 yield self._head.line(thinking=text)

@@ -1,6 +1,6 @@
-"""The bodies of requests to Ollama's API, as its document describes them.
+"""The bodies of requests to Ollama's API, as its documentation describes them.
 
-Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
+Only fields that change the answer are declared. Other fields are kept as extras so that the response can name them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, ToolForm
 
-FILL_CONTEXT = -2  # Ollama reads this number of tokens as the rest of the context window, and -1 as no limit.
+FILL_CONTEXT = -2  # In Ollama, this number of tokens means the rest of the context window, and -1 means no limit.
 
 
 class OptionsForm(Form):
@@ -41,12 +41,12 @@ class OllamaForm(Form):
 
     @property
     def streams(self) -> bool:
-        """Whether the client wants a stream, which is the default."""
+        """Whether the client wants a stream, as it does by default."""
         return self.stream is not False
 
     @property
     def ignored(self) -> list[str]:
-        """The fields and options that were sent and change nothing here."""
+        """The fields and options that were sent but have no effect here."""
         options = self.options.ignored if self.options is not None else []
         return sorted([*(self.model_extra or ()), *(f"options.{name}" for name in options)])
 
@@ -59,7 +59,7 @@ class CalledForm(Form):
 
 
 class ToolCallForm(Form):
-    """A call in the conversation so far; older clients send no id."""
+    """A call in the conversation so far. Older clients send no id."""
 
     id: str | None = None
     function: CalledForm
@@ -78,14 +78,14 @@ class OllamaTurnForm(Form):
 
 
 class OllamaChatForm(OllamaForm):
-    """A request of `/api/chat`."""
+    """A request to `/api/chat`."""
 
     messages: Annotated[list[OllamaTurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[ToolForm] | None = None
 
 
 class GenerateForm(OllamaForm):
-    """A request of `/api/generate`."""
+    """A request to `/api/generate`."""
 
     prompt: Annotated[str, Field(min_length=1)]
     images: list[str] | None = None
@@ -95,7 +95,7 @@ class GenerateForm(OllamaForm):
 
 
 class ShowForm(Form):
-    """A request of `/api/show`; older clients call the model a name."""
+    """A request to `/api/show`. Older clients send the model in `name`."""
 
     model: str = ""
     name: str = ""

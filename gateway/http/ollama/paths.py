@@ -32,7 +32,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
-API_VERSION = "0.12.0"  # Clients request it before they use features that earlier versions lacked, such as `think`.
+API_VERSION = "0.12.0"  # Clients check it before they use newer features, such as `think`.
 _ARCHITECTURE = "pagantic"
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 _DETAILS = {
@@ -43,12 +43,12 @@ _DETAILS = {
     "parameter_size": "",
     "quantization_level": "",
 }
-# Ollama's names of the capabilities that the inference service reports.
+# Maps the capabilities that the inference service reports to Ollama's names.
 _CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
 
 
 class OllamaModel(AnswerShape):
-    """A model that the caller may name; unknown values are empty."""
+    """A model that the caller may name. Unknown values are empty."""
 
     name: str
     model: str
@@ -135,7 +135,7 @@ async def _answer(client: AsyncClient, request: Request, form: OllamaForm, sent:
 
 
 def shown(model: ModelObject) -> ShownModel:
-    """Return the facts about a model; an alias reveals nothing about its target."""
+    """Return the facts about a model. For an alias, nothing about its target is revealed."""
     info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": model["id"]}
     capabilities = ["chat"]
     if "pagantic" in model:

@@ -1,4 +1,4 @@
-"""Converts Ollama's requests to the form of `/v1/chat/completions` or `/v1/completions`, for their translations."""
+"""Converts Ollama's requests into the form of `/v1/chat/completions` or `/v1/completions`, which is then translated."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HINTS = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_pena
 
 
 def chat_request_of(form: OllamaChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request for a form of `/api/chat`; raises InvalidRequest for unsupported features."""
+    """Return the request for a form of `/api/chat`. Raises InvalidRequest if the form uses an unsupported feature."""
     tools = [tool.model_dump(exclude_none=True) for tool in form.tools or ()] or None
     return _request_of(form, {"messages": list(_messages(form.messages)), "tools": tools}, alias, call_s)
 
 
 def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request for a form of `/api/generate`; raises InvalidRequest for unsupported features."""
+    """Return the request for a form of `/api/generate`. Raises InvalidRequest if a feature is unsupported."""
     if form.suffix:
         raise InvalidRequest("suffix is set: models here do not fill in texts, so leave suffix out")
     if form.raw:
@@ -57,19 +57,19 @@ def _request_of(form: OllamaForm, fields: dict[str, Any], alias: str, call_s: fl
 
 
 def _answer_fields(form: OllamaForm) -> dict[str, Any]:
-    """Return the fields of a form that shape the answer, as OpenAI's API names them."""
+    """Return the fields of a form that shape the answer, under the names in OpenAI's API."""
     options = form.options or OptionsForm()
     return {
         "model": form.model,
         "response_format": _format(form.format),
         "pagantic": form.pagantic,
-        "max_tokens": max(options.num_predict or 0, 0),  # Without its own limit, the default limit applies.
+        "max_tokens": max(options.num_predict or 0, 0),  # If the request sets no limit, the default limit applies.
         **{name: getattr(options, name) for name in _SHARED_OPTIONS},
     }
 
 
 def _set_hints(hints: execution_pb2.ExecutionHints, form: OllamaForm) -> None:
-    """Set the hints that OpenAI's API has no fields for."""
+    """Set the hints for which OpenAI's API has no fields."""
     options = form.options or OptionsForm()
     for option, hint in _HINTS.items():
         if (value := getattr(options, option)) is not None:
@@ -88,8 +88,8 @@ def _format(asked: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _messages(messages: Sequence[OllamaTurnForm]) -> Iterator[dict[str, Any]]:
-    """Yield messages as chats have them."""
-    waiting: list[tuple[str, str]] = []  # Ids and names of the calls that have no result yet.
+    """Yield the messages in the form of chats."""
+    waiting: list[tuple[str, str]] = []  # The ids and names of the calls that have no result yet.
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         content = _content(message.content or "", message.images, f"{place}.images")
@@ -107,7 +107,7 @@ def _messages(messages: Sequence[OllamaTurnForm]) -> Iterator[dict[str, Any]]:
 
 
 def _calls(message: OllamaTurnForm, index: int) -> list[dict[str, Any]]:
-    """Return the calls of a message; a call without an id is named by its place."""
+    """Return the calls of a message. A call without an id gets an id from its position."""
     return [
         {
             "id": call.id or f"call_{index}_{position}",
@@ -123,7 +123,7 @@ def _calls(message: OllamaTurnForm, index: int) -> list[dict[str, Any]]:
 def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: str) -> str:
     """Return the id of the call that a result answers, and remove that call from `waiting`.
 
-    A result names its call, or the tool, or nothing: then it answers the first waiting call.
+    A result names its call, its tool, or neither. In the last case it answers the first waiting call.
     """
     for call in waiting:
         if message.tool_call_id in (None, call[0]) and message.tool_name in (None, call[1]):
@@ -134,7 +134,7 @@ def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: st
 
 
 def _content(text: str, images: Sequence[str] | None, place: str) -> Any:
-    """Return a text and its images, which come first, in the form of chats."""
+    """Return a text and its images in the form of chats, with the images first."""
     if not images:
         return text
     parts = [_image(image, f"{place}[{index}]") for index, image in enumerate(images)]
@@ -142,7 +142,7 @@ def _content(text: str, images: Sequence[str] | None, place: str) -> Any:
 
 
 def _image(data: str, place: str) -> dict[str, Any]:
-    """Return an image; the first bytes determine its type."""
+    """Return an image in the form of chats. The first bytes determine its type."""
     try:
         media_type = media_type_of(base64.b64decode(data[:16]))
     except ValueError:

@@ -1,1 +1,1 @@
-"""Translates the requests of OpenAI's clients for the orchestrator, and its answers for them."""
+"""Translates the requests of OpenAI clients into requests to the orchestrator, and translates its responses back."""

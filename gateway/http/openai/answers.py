@@ -35,7 +35,7 @@ _REPORTED: tuple[_Reported, ...] = get_args(_Reported)
 
 
 class Extension(AnswerShape):
-    """Fields that an API lacks; `ignored` names the fields of the request without effect."""
+    """Fields that an API lacks. `ignored` names the fields of the request that have no effect."""
 
     request_id: str
     request_ids: list[str]
@@ -56,7 +56,7 @@ class Extension(AnswerShape):
 
 
 class CalledFunctionObject(AnswerShape):
-    """The function of a call; `arguments` is JSON."""
+    """The function of a call. `arguments` is JSON text."""
 
     name: str
     arguments: str
@@ -89,7 +89,7 @@ class TokenLogprobs(AnswerShape):
 
 
 class ChatChoice(AnswerShape):
-    """One of the answers."""
+    """One of the generated answers."""
 
     index: int
     message: ChatMessage
@@ -108,7 +108,7 @@ class ChatUsage(AnswerShape):
 
 
 class ChatCompletion(AnswerShape):
-    """The answer to a chat; `metadata` is only in a stored answer."""
+    """The answer to a chat. Only a stored answer has `metadata`."""
 
     id: str
     object: Literal["chat.completion"]
@@ -122,7 +122,7 @@ class ChatCompletion(AnswerShape):
 
 
 class ChunkChoice(AnswerShape):
-    """The new part of a choice."""
+    """The new part of a choice in a stream."""
 
     index: int
     delta: dict[str, Any]
@@ -148,7 +148,7 @@ class ChatCompletionChunk(AnswerPart):
 
 
 class ChatEvent(RootModel[ChatCompletionChunk | OpenAIError]):
-    """The data of an event; `[DONE]`, which is not JSON, comes last."""
+    """The data of an event. `[DONE]`, which is not JSON, comes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Heading:
 def completion_of(
     heading: Heading, responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]
 ) -> ChatCompletion:
-    """Return the object `chat.completion` of the responses, with a choice for each response."""
+    """Return the `chat.completion` object for the responses, with a choice for each response."""
     return {
         "id": heading.id,
         "object": "chat.completion",
@@ -203,38 +203,38 @@ def call_of(call: message_pb2.ToolCall) -> ToolCallObject:
 
 
 def is_cut(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether the response failed only because a limit cut its output, which this API calls a finish reason."""
+    """Return whether the response failed only because a limit cut its output, which is a finish reason in this API."""
     return response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
 
 
 def is_filtered(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether a guard blocked the output, a finish reason in this API; other blocks are errors."""
+    """Return whether a guard blocked the output, which is a finish reason in this API; other blocks are errors."""
     if response.error.code != error_pb2.ERROR_CODE_GUARD_BLOCKED or response.error.retryable:
         return False
     return failure_from_proto(response.error).details.get("stage") == "output"
 
 
 def is_unfinished(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether the response has an answer that was cut by a limit or blocked by a guard."""
+    """Return whether the response has an answer that a limit cut or a guard blocked."""
     return is_cut(response) or is_filtered(response)
 
 
 def completed(response: execution_pb2.SystemResponse) -> execution_pb2.SystemResponse:
-    """Return a response that has an answer, whole, cut or filtered; raises the error of another."""
+    """Return a response whose answer is complete, cut or filtered. Raises the error of any other response."""
     if is_unfinished(response):
         return response
     return raise_for_error(response)
 
 
 def text_of(response: execution_pb2.SystemResponse) -> str:
-    """Return the answer: as JSON where a schema was given, else as text."""
+    """Return the answer, as JSON if a schema was given and as text otherwise."""
     if response.structured_output_json and not response.citations and not is_unfinished(response):
         return response.structured_output_json
     return response.content
 
 
 def finish_reason_of(response: execution_pb2.SystemResponse) -> FinishReason:
-    """Return why the answer ended."""
+    """Return the reason that the answer ended."""
     if is_cut(response):
         return "length"
     if is_filtered(response):
@@ -243,7 +243,7 @@ def finish_reason_of(response: execution_pb2.SystemResponse) -> FinishReason:
 
 
 def logprobs_of(response: execution_pb2.SystemResponse) -> TokenLogprobs | None:
-    """Return the log-probabilities of the answer's tokens; None if they were not requested."""
+    """Return the log-probabilities of the answer's tokens, or None if they were not requested."""
     if not response.logprobs:
         return None
     content = [
@@ -261,7 +261,7 @@ def _logprob(token: generation_pb2.TokenLogprob) -> dict[str, Any]:
 
 
 def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> ChatUsage:
-    """Return the usage of all responses together. The prompt counts once for each choice: each has read it."""
+    """Return the total usage of all responses. The prompt counts once per choice, because each choice reads it."""
     usages = [response.token_usage for response in responses]
     prompt = sum(usage.prompt_tokens for usage in usages)
     output = sum(usage.output_tokens for usage in usages)
@@ -275,11 +275,11 @@ def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> ChatUsage:
 
 
 def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]) -> Extension:
-    """Return the contents of the responses that this API has no field for.
+    """Return the contents of the responses for which this API has no field.
 
     Args:
-        responses: A response for each choice; the first is reported in full, the others by their ids.
-        ignored: Fields of the request without effect.
+    responses: A response for each choice. The first is reported in full, and the rest only by their ids.
+    ignored: Fields of the request that have no effect.
     """
     first = responses[0]
     extension: Extension = {"request_id": first.request_id, "request_ids": [each.request_id for each in responses]}
@@ -317,7 +317,7 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 class ChoiceChunks:
-    """The chunks of a choice, in the order of its events."""
+    """Produces the chunks of a choice in the order of its events."""
 
     def __init__(self, heading: Heading, index: int, ignored: Sequence[str]) -> None:
         self._heading = heading
@@ -327,13 +327,14 @@ class ChoiceChunks:
         self.response: execution_pb2.SystemResponse | None = None
 
     def first(self) -> Iterator[ChatCompletionChunk]:
-        """Yield the chunk that names the role."""
+        """Yield the chunk that states the role."""
         yield self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[ChatCompletionChunk]:
-        """Yield the chunks of an event.
+        """Yield the chunks for an event.
 
-        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
+        its text.
         """
         yield from self._chunks(self._state.take(event))
         if self._state.response is not None:
@@ -347,7 +348,7 @@ class ChoiceChunks:
         yield last
 
     def _chunks(self, deltas: Iterable[Delta]) -> Iterator[ChatCompletionChunk]:
-        """Yield a chunk for each text, and one for all calls."""
+        """Yield a chunk for each text, and a single chunk for all calls."""
         calls = []
         for delta in deltas:
             if delta.is_void:

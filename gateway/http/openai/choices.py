@@ -1,4 +1,4 @@
-"""The choices of an answer: each is a separate execution. Runs them together, whole or as a single stream."""
+"""Runs the choices of an answer together, as a whole or as a single stream. Each choice is a separate execution."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ MakeUsage = Callable[[Sequence[execution_pb2.SystemResponse]], Mapping[str, Any]
 
 
 class Chunks(Protocol):
-    """The chunks of a choice, in the order of its events."""
+    """Produces the chunks of a choice in the order of its events."""
 
     response: execution_pb2.SystemResponse | None
 
     def first(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the chunks that the choice begins with."""
+        """Yield the opening chunks of the choice."""
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
-        """Yield the chunks of an event; raises PaganticError for an answer that failed."""
+        """Yield the chunks for an event. Raises PaganticError if the answer failed."""
 
 
 def choice_id(request_id: str, index: int) -> str:
-    """Return the request id of a choice; the first choice has the id of the whole."""
+    """Return the request id of a choice. The first choice has the id of the whole request."""
     if index == 0:
         return request_id
     return f"{request_id[:120]}.{index + 1}"
@@ -41,13 +41,13 @@ def choice_id(request_id: str, index: int) -> str:
 def as_choice(
     request: execution_pb2.SystemRequest, request_id: str, index: int, number: int
 ) -> execution_pb2.SystemRequest:
-    """Return the request of a choice with its own id, and a seed that no other choice of its prompt has.
+    """Return the request of a choice, with its own id and with a seed that differs from other choices of its prompt.
 
     Args:
-        request: The request of its prompt.
-        request_id: Id of the whole.
-        index: Position of the choice among all choices.
-        number: Position of the choice among the choices of its prompt, from 0.
+    request: The request of the prompt.
+    request_id: The id of the whole request.
+    index: Position of the choice among all choices.
+    number: Position of the choice among the choices of its prompt, from 0.
     """
     own = execution_pb2.SystemRequest()
     own.CopyFrom(request)
@@ -60,7 +60,7 @@ def as_choice(
 async def execute_all(
     client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest]
 ) -> list[execution_pb2.SystemResponse]:
-    """Return the responses of all choices; raises PaganticError of the first that fails, and stops the others."""
+    """Return the responses of all choices. If a choice fails, stop the others and raise its PaganticError."""
     return await run_all([_execute(client, request) for request in requests])
 
 
@@ -74,13 +74,13 @@ async def stream_all(
     choices: Sequence[Chunks],
     make_usage: MakeUsage | None,
 ) -> AsyncGenerator[str, None]:
-    """Yield server-sent events; an error after the first event is an event, too. Raises an earlier error.
+    """Yield server-sent events. An error is raised before the first event, and becomes an event after it.
 
     Args:
-        client: The client of the orchestrator.
-        requests: A request for each choice; the first has the id of the whole.
-        choices: Make the chunks of each choice.
-        make_usage: Makes the chunk with the usage of all responses; None for a stream without it.
+    client: The client of the orchestrator.
+    requests: A request for each choice. The first has the id of the whole request.
+    choices: Produce the chunks of each choice.
+    make_usage: Creates the chunk with the usage of all responses, or None for a stream without that chunk.
     """
     has_begun = False
     try:
@@ -101,7 +101,7 @@ async def stream_all(
 async def _events(
     client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest], choices: Sequence[Chunks]
 ) -> AsyncGenerator[str, None]:
-    """Yield the events of the answer; raises PaganticError."""
+    """Yield the events of the answer. Raises PaganticError if a choice fails."""
     openings = [_event(chunk) for choice in choices for chunk in choice.first()]
     async with aclosing(merge_events([client.stream(request) for request in requests], QUIET_S)) as events:
         async for one in events:

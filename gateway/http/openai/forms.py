@@ -1,6 +1,6 @@
-"""The body of requests to `/v1/chat/completions`, as OpenAI's API document describes it.
+"""The body of requests to `/v1/chat/completions`, as OpenAI's API documentation describes it.
 
-Only fields that change the answer are here. Others are kept as extras, so that the response can name them.
+Only fields that change the answer are declared. Other fields are kept as extras so that the response can name them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_TOKENS = (1 << 31) - 1
 
 
 class Form(BaseModel):
-    """A JSON object; a null field counts as missing."""
+    """A JSON object. A null field counts as missing."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     @property
     def ignored(self) -> list[str]:
-        """The fields that were sent and change nothing here."""
+        """The fields that were sent but have no effect here."""
         return sorted(self.model_extra or ())
 
 
@@ -40,7 +40,7 @@ Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
     Field(max_length=MAX_NOTES),
 ]
-# The JSON of a SystemRequest; the document of the API has its schema.
+# The JSON of a SystemRequest, whose schema is in the API document.
 MoreFields = Annotated[
     dict[str, Any], WithJsonSchema({"$ref": f"{SCHEMAS}{execution_pb2.SystemRequest.DESCRIPTOR.full_name}"})
 ]
@@ -48,13 +48,13 @@ FormT = TypeVar("FormT", bound=Form)
 
 
 class ImageUrl(Form):
-    """An image as a data URL, since addresses are not fetched."""
+    """An image as a data URL, because images are not fetched from addresses."""
 
     url: str
 
 
 class ContentPart(Form):
-    """A part of a message's content: a text, a refusal or an image, which responses name by its address alone."""
+    """A part of a message's content: a text, a refusal or an image. `/v1/responses` gives only the image's address."""
 
     type: str
     text: str | None = None
@@ -63,7 +63,7 @@ class ContentPart(Form):
 
     @property
     def data_url(self) -> str:
-        """The address of an image; empty without an image."""
+        """The address of an image, or an empty string if there is no image."""
         if isinstance(self.image_url, ImageUrl):
             return self.image_url.url
         return self.image_url or ""
@@ -105,7 +105,7 @@ class FunctionForm(Form):
 
 
 class ToolForm(Form):
-    """A tool that the caller runs; only functions are supported."""
+    """A tool that the caller runs. Only functions are supported."""
 
     type: str
     function: FunctionForm | None = None
@@ -133,7 +133,7 @@ class ToolChoiceForm(Form):
 
 
 class JsonSchemaForm(Form):
-    """A schema with its name; the answer satisfies it, whether or not `strict` is set."""
+    """A schema with its name. The answer satisfies the schema whether or not `strict` is set."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
@@ -149,13 +149,13 @@ class ResponseFormat(Form):
 
 
 class StreamOptions(Form):
-    """The additional parts of a stream."""
+    """Options that add parts to a stream."""
 
     include_usage: bool = False
 
 
 class MetadataForm(Form):
-    """New metadata of something stored."""
+    """New metadata for a stored object."""
 
     metadata: Notes | None
 
@@ -185,7 +185,7 @@ class AnswerForm(Form):
 
 
 class ChatForm(AnswerForm):
-    """A request of `/v1/chat/completions`."""
+    """A request to `/v1/chat/completions`."""
 
     messages: Annotated[list[MessageForm], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
@@ -202,7 +202,7 @@ class ChatForm(AnswerForm):
 
 
 def read_form(value: Any, kind: type[FormT]) -> FormT:
-    """Return a request of a kind; raises InvalidRequest that names the field that is wrong."""
+    """Return a request of the given kind. Raises InvalidRequest that names the invalid field."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -211,13 +211,13 @@ def read_form(value: Any, kind: type[FormT]) -> FormT:
 
 
 def require_model(value: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for a body without a model, which clients of OpenAI's API expect to be an error."""
+    """Raise InvalidRequest if a body has no model, because clients of OpenAI's API expect an error in that case."""
     if value.get("model") is None:
         raise InvalidRequest('model is missing: send a name of GET /v1/models, or "" for the default one')
 
 
 def texts_of(name: str, given: str | Sequence[Any]) -> list[str]:
-    """Return the texts of a field of this name; raises InvalidRequest for token ids."""
+    """Return the texts in the field of this name. Raises InvalidRequest for token ids."""
     if isinstance(given, str):
         return [given]
     for position, text in enumerate(given):
@@ -230,25 +230,25 @@ def texts_of(name: str, given: str | Sequence[Any]) -> list[str]:
 
 @cache
 def _fields() -> frozenset[str]:
-    """Return the names of all fields: the other parts of a place are names of forms."""
+    """Return the names of all fields. Other parts of an error's location are names of forms."""
     return frozenset({"schema"}.union(*(form.model_fields for form in _forms_of(Form))))
 
 
 def _forms_of(kind: type[Form]) -> Iterator[type[Form]]:
-    """Yield a kind of form, and the kinds that are derived from it."""
+    """Yield a kind of form and all kinds derived from it."""
     yield kind
     for derived in kind.__subclasses__():
         yield from _forms_of(derived)
 
 
 def _precision_of(error: ErrorDetails) -> tuple[int, bool]:
-    """Return how precise an error is: a value with several possible forms has separate errors for each form."""
+    """Return the precision of an error, because a value with several possible forms has an error for each form."""
     depth = sum(isinstance(part, int) or part in _fields() for part in error["loc"])
     return depth, not error["type"].endswith("_type")
 
 
 def _place_of(location: tuple[int | str, ...]) -> str:
-    """Return the place of a value, such as messages[0].role."""
+    """Return the path of a value, such as messages[0].role."""
     text = ""
     for part in location:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""Stored objects of this API: executions with metadata that names their kind of object."""
+"""Stored objects of this API: executions whose metadata names the kind of object."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
 
 
 def keep(sent: execution_pb2.SystemRequest, kind: str, echo: Mapping[str, Any]) -> None:
-    """Have a request kept as an object of this kind, with the parts of the client's request that the object repeats."""
+    """Mark a request to be kept as an object of this kind, with the parts of the client's request that it repeats."""
     sent.keep_request = True
     sent.metadata[KIND_KEY] = kind
     sent.metadata.update(echo_metadata(echo))
 
 
 def echo_metadata(echo: Mapping[str, Any]) -> dict[str, str]:
-    """Return the metadata that holds the repeated parts of an object."""
+    """Return the metadata that stores the repeated parts of an object."""
     return {ECHO_KEY: json.dumps(echo, ensure_ascii=False)}
 
 
 def echo_of(execution: execution_pb2.Execution) -> dict[str, Any]:
-    """Return the repeated parts in the object of an execution."""
+    """Return the repeated parts of the object that an execution represents."""
     echo: dict[str, Any] = json.loads(execution.metadata[ECHO_KEY])
     return echo
 
 
 async def find(client: AsyncClient, object_id: str, prefix: str, kind: str) -> execution_pb2.Execution:
-    """Return the execution of an object, by the object's or the request's id; raises NotFound for an unknown id."""
+    """Return the execution of an object, given the object's or the request's id. Raises NotFound for an unknown id."""
     request_id = object_id.removeprefix(prefix)
     unknown = NotFound(
         f"there is no {kind} {object_id[:128]!r}: it was not stored, was deleted, or is older than the orchestrator "

@@ -36,14 +36,14 @@ class ModelList(AnswerShape):
 
 
 async def list_models(client: AsyncClient, settings: HttpSettings) -> ModelList:
-    """Return the models that a client may name: the served models, and their aliases."""
+    """Return the models that a client may name: the served models and the configured aliases."""
     served = await client.list_models()
     named = [name for name in settings.models if name != "*"]
     return {"object": "list", "data": [*map(_served, served), *(_model(name) for name in named)]}
 
 
 async def find_model(client: AsyncClient, settings: HttpSettings, name: str) -> ModelObject:
-    """Return a model that a client may name; raises NotFound."""
+    """Return a model that a client may name. Raises NotFound if there is no such model."""
     for model in await client.list_models():
         if model.name == name:
             return _served(model)

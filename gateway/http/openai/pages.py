@@ -1,4 +1,4 @@
-"""Lists of objects as clients page through them. Pure."""
+"""Lists of objects in pages, as clients request them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAGE = 20
 
 
 class ListPage(AnswerShape):
-    """The common fields of every page of a list; a list without objects has empty ids."""
+    """The common fields of every page of a list. The ids are empty if the list has no objects."""
 
     object: Literal["list"]
     first_id: str
@@ -36,7 +36,7 @@ def deleted(object_id: str, kind: str) -> Deleted:
 
 
 def page_parameters(order: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a list that has this order if a query says nothing else."""
+    """Return the parameters of a list that has this order by default."""
     return (
         Parameter("after", {"type": "string"}, "The id of the last object of the page before."),
         Parameter("limit", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most objects; 0 is 20."),
@@ -45,9 +45,9 @@ def page_parameters(order: str) -> tuple[Parameter, ...]:
 
 
 def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:
-    """Return the page of a list that a query asks for: in this order if it says nothing else.
+    """Return the page of a list that a query requests. The order applies if the query sets none.
 
-    Raises InvalidRequest for a limit or an order that cannot be, NotFound for an unknown item.
+    Raises InvalidRequest if the limit or the order is invalid, or NotFound if the item is unknown.
     """
     after, order = query.get("after", ""), query.get("order") or order
     if order not in ("asc", "desc"):
@@ -63,6 +63,6 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, ord
 
 
 def list_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
-    """Return a page of objects."""
+    """Return a page of objects in the list format of the API."""
     first, last = (objects[0]["id"], objects[-1]["id"]) if objects else ("", "")
     return {"object": "list", "data": list(objects), "first_id": first, "last_id": last, "has_more": has_more}

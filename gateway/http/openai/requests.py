@@ -1,4 +1,4 @@
-"""A request of `/v1/chat/completions` as a SystemRequest."""
+"""Converts a request to `/v1/chat/completions` into a SystemRequest."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _NO_PARAMETERS = {"type": "object", "properties": {}}
 def request_of(
     form: ChatForm, alias: str, call_s: float, earlier_calls: Mapping[str, str] = MappingProxyType({})
 ) -> execution_pb2.SystemRequest:
-    """Return the request for a form; raises InvalidRequest for unsupported features.
+    """Return the request for a form. Raises InvalidRequest if the form uses an unsupported feature.
 
-    The field `pagantic` of the form is a SystemRequest as JSON; the other fields override it.
+    The form's field `pagantic` is a SystemRequest as JSON; the other fields override it.
 
     Args:
-        form: The client's form.
-        alias: Alias of the model that the form names.
-        call_s: Longest time of the request, unless it sets a shorter time.
-        earlier_calls: Names of the tools that were called before the messages of the form, by the ids of the calls.
+    form: The client's form.
+    alias: The alias of the model that the form names.
+    call_s: Maximum duration of the request, unless the request sets a shorter one.
+    earlier_calls: Names of the tools that were called before the messages of the form, by the ids of the calls.
     """
     if form.modalities and form.modalities != ["text"]:
         raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
@@ -78,7 +78,7 @@ def request_of(
 
 
 def set_answer(request: execution_pb2.SystemRequest, form: AnswerForm, alias: str, call_s: float) -> None:
-    """Set the form's options of the answer: its model, its form, its sampling, its length and its time."""
+    """Set the request's options for the answer from the form: model, format, sampling, length and time."""
     _set_output(request, form)
     _set_hints(request.hints, form)
     if alias:
@@ -87,14 +87,14 @@ def set_answer(request: execution_pb2.SystemRequest, form: AnswerForm, alias: st
 
 
 def bound_time(request: execution_pb2.SystemRequest, call_s: float) -> None:
-    """Let a request take at most so long, seconds."""
+    """Limit the duration of a request to `call_s` seconds."""
     asked_s = request.hints.timeout.ToMilliseconds() / 1000
     if not asked_s or asked_s > call_s:
         request.hints.timeout.CopyFrom(duration_to_proto(call_s))
 
 
 def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
-    """Return the SystemRequest that the field `pagantic` of a form has as JSON; raises InvalidRequest."""
+    """Return the SystemRequest in a form's field `pagantic`. Raises InvalidRequest if the field is invalid."""
     request = read_message(dict(fields), execution_pb2.SystemRequest, "pagantic")
     for name in ("messages", "text_prompt"):
         if getattr(request, name):
@@ -105,13 +105,13 @@ def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
 
 
 def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) -> list[message_pb2.Message]:
-    """Return messages; raises InvalidRequest for an unreadable message."""
+    """Return the messages of forms. Raises InvalidRequest if a message is unreadable."""
     names_of_calls = dict(earlier_calls)
     messages = []
     for index, form in enumerate(forms):
         messages.append(_message(form, f"messages[{index}]", names_of_calls))
         names_of_calls.update({call.id: call.name for call in messages[-1].tool_calls})
-    if messages[-1].role == message_pb2.ROLE_SYSTEM:  # the orchestrator answers users alone
+    if messages[-1].role == message_pb2.ROLE_SYSTEM:  # the orchestrator requires a user's message
         messages[-1].role = message_pb2.ROLE_USER
     return messages
 
@@ -136,7 +136,7 @@ def _message(form: MessageForm, place: str, names_of_calls: Mapping[str, str]) -
 
 
 def _said(form: MessageForm, place: str) -> message_pb2.Message:
-    """Return a message with its role and its content, and with parts if there is an image."""
+    """Return a message with its role and content, and with parts if it contains an image."""
     parts = _parts_of(form, place)
     message = message_pb2.Message(role=_ROLES[form.role], content="".join(part.text for part in parts))
     if not any(part.HasField("image") for part in parts):
@@ -199,12 +199,12 @@ def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
     request.client_tools.extend(map(_definition, _tools_of(form, choice)))
     _set_choice(request.hints.tool_choice, choice)
     if not (choice.type or request.client_tools or request.tools or request.hints.HasField("tool_choice")):
-        # Without names, a chat is offered every tool of the deployment; clients of this API expect no tools.
+        # A chat that names no tools is offered every tool of the deployment, but clients of this API expect none.
         request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
 
 
 def _tools_of(form: ChatForm, choice: ToolChoiceForm) -> Sequence[FunctionForm]:
-    """Return the functions that may be called."""
+    """Return the functions that the model may call."""
     if not form.tools:
         return form.functions or ()
     tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools)]
@@ -228,7 +228,7 @@ def _set_choice(chosen: message_pb2.ToolChoice, choice: ToolChoiceForm) -> None:
 
 
 def _choice_of(form: ChatForm) -> ToolChoiceForm:
-    """Return the tool choice in a uniform form; a mode becomes its type, and no choice an empty type."""
+    """Return the tool choice in a uniform form. A mode becomes the type, and a missing choice an empty type."""
     if isinstance(form.tool_choice, ToolChoiceForm):
         return form.tool_choice
     if form.tool_choice is None and isinstance(form.function_call, NamedFunction):
@@ -265,7 +265,7 @@ def _stops_of(form: AnswerForm) -> list[str]:
 
 
 def _biases(biases: Mapping[str, float]) -> Iterator[tuple[int, float]]:
-    """Yield the non-zero biases."""
+    """Yield the non-zero biases, each with its token id."""
     for token, bias in biases.items():
         if not bias:
             continue

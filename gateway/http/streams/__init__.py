@@ -1,1 +1,1 @@
-"""Streams of answers: their blocks, the ids of their events, and how they are sent."""
+"""Streams of answers: their blocks, the ids of their events, and the sending of their events."""

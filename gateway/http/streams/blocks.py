@@ -1,6 +1,6 @@
-"""The blocks of an answer: reasoning, text and calls, as an execution streams them. Pure: events in, moves out.
+"""The blocks of an answer as an execution streams them: reasoning, text and calls. Purely turns events into moves.
 
-The translations of streams share it: each says a move in the words of its API.
+The stream translations share this module: each expresses a move in the form of its API.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pagantic_common.domain.errors import Aborted
 
 
 class BlockKind(Enum):
-    """The content of a block."""
+    """The kind of content in a block."""
 
     REASONING = auto()
     TEXT = auto()
@@ -23,7 +23,7 @@ class BlockKind(Enum):
 
 
 class Step(Enum):
-    """The changes of a block."""
+    """The ways in which a block changes."""
 
     BEGIN = auto()
     GROW = auto()
@@ -32,9 +32,9 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class Block:
-    """A block, with the pieces of its text so far; the text of a call is its arguments.
+    """A block with the pieces of its text so far. The text of a call is its arguments.
 
-    `index` is its place among all blocks of the answer, `number` its place among the blocks of its kind.
+    `index` is the block's position among all blocks of the answer, and `number` among the blocks of its kind.
     """
 
     kind: BlockKind
@@ -55,14 +55,14 @@ _KINDS = {
     DeltaKind.TEXT: BlockKind.TEXT,
     DeltaKind.CALL: BlockKind.CALL,
 }
-Move = tuple[Step, Block, str]  # The text is new in a block that grows, and empty in other moves.
+Move = tuple[Step, Block, str]  # The text is new text in a GROW move, and empty in other moves.
 
 
 class Blocks:
-    """The blocks of one answer, in their order: one at a time is open.
+    """The blocks of an answer in order. Only one block is open at a time.
 
     Args:
-        has_calls: Whether calls of client tools are blocks; a stream that sends them whole has none.
+    has_calls: Whether calls of client tools become blocks; false for a stream that sends each call as a whole.
     """
 
     def __init__(self, *, has_calls: bool = True) -> None:
@@ -73,18 +73,18 @@ class Blocks:
 
     @property
     def response(self) -> execution_pb2.SystemResponse | None:
-        """The response; None until the execution has ended."""
+        """The response, or None until the execution has ended."""
         return self._state.response
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Move]:
-        """Yield the moves of an event.
+        """Yield the moves for an event.
 
-        Raises Aborted for a discarded attempt if the client already has some of its text.
+        Raises Aborted if an attempt is discarded after the client received some of its text.
         """
         return self._moves(self._state.take(event))
 
     def rest(self, text: str) -> Iterator[Move]:
-        """Yield the moves that make the blocks those of the response, whose text is given, and end the last one."""
+        """Yield the moves that complete the blocks with the rest of the response's text, and end the last block."""
         yield from self._moves(self._state.rest(text))
         yield from self._end()
 
@@ -128,7 +128,7 @@ class Blocks:
 
 
 def discarded_after_sending(void: Delta) -> Aborted:
-    """Return the error of texts that are void after they were sent."""
+    """Return the error for texts that were discarded after they were sent."""
     discarded = "an inference"
     if void.kind is DeltaKind.DISCARDED:
         discarded = f"attempt {void.index}"

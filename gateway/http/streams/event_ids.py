@@ -1,7 +1,8 @@
 """Ids of the native server-sent events, from which a lost stream resumes. Pure.
 
-The id of a stored event is its sequence. The id of a delta is the sequence of the previous stored event, and the number
-of characters that have streamed since then: it names a place in the text, however the text was cut into deltas.
+The id of a stored event is its sequence number. The id of a delta consists of the sequence number of the previous
+stored event and the number of characters streamed since then. It therefore identifies a position in the text, however
+the text was split into deltas.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
 _ID = re.compile(r"(\d{1,18})(?:\.(\d{1,18}))?")
-# The deltas, and the field of each that has its text.
+# Maps each kind of delta to the field that contains its text.
 _TEXTS = {"content_delta": "text", "reasoning_delta": "text", "tool_call_delta": "arguments_json"}
 
 
 class EventIds:
-    """Numbers the events of a stream, and leaves out content that the client has.
+    """Numbers the events of a stream, and leaves out content that the client already has.
 
     Args:
-        last: The id of the client's last event; empty without an event. Raises InvalidRequest for an invalid id.
+    last: The id of the client's last event, or empty if it has no event. Raises InvalidRequest for an invalid id.
     """
 
     def __init__(self, last: str = "") -> None:
@@ -29,11 +30,11 @@ class EventIds:
         if match is None:
             raise InvalidRequest(f"Last-Event-ID is {last[:64]!r}: send the id of an event of this stream")
         self.after_sequence = int(match[1])
-        self._seen = int(match[2] or 0)  # characters of the text after that event
+        self._seen = int(match[2] or 0)  # the number of text characters after that event
         self._sequence, self._count = self.after_sequence, 0
 
     def number(self, event: event_pb2.ExecutionEvent) -> str:
-        """Return the id of an event, and remove content that the client has; empty if nothing remains."""
+        """Return the id of an event, or an empty string if nothing remains without content that the client has."""
         if event.sequence != self._sequence:
             self._sequence, self._count = event.sequence, 0
         kind = event.WhichOneof("event") or ""
@@ -44,9 +45,9 @@ class EventIds:
         return str(event.sequence)
 
     def _take(self, delta: Any, field: str) -> bool:
-        """Count the text of a delta, and cut the part that the client has; return whether anything is left.
+        """Count the text of a delta, cut the part that the client already has, and return whether anything is left.
 
-        The name with which a call begins counts as a character.
+        The name with which a call begins counts as one character.
         """
         text = getattr(delta, field)
         head = int(field == "arguments_json" and bool(delta.name))

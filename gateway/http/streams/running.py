@@ -1,4 +1,4 @@
-"""Runs work for a client, and stops it when the client leaves."""
+"""Runs work for a client, and stops the work if the client leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic.orchestrator.v1 import event_pb2
 
 ResultT = TypeVar("ResultT")
 Answer = Response | AsyncGenerator[str, None]
-_Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None is the end of the stream at this position
+_Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None marks the end of the stream at this position
 WAITING_EVENTS = 64
 RUN_AT_ONCE = 8
 QUIET_S = 15.0
@@ -23,7 +23,7 @@ QUIET = ": the answer is still being made\n\n"
 
 
 async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of the work; cancels it and raises ClientDisconnect when the client leaves before."""
+    """Return the result of the work. If the client leaves first, cancel the work and raise ClientDisconnect."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(_left(receive))
     try:
@@ -44,7 +44,7 @@ async def _left(receive: Receive) -> None:
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int = RUN_AT_ONCE) -> list[ResultT]:
-    """Run works, at most `at_once` at the same time, and return their results; the first error ends the others."""
+    """Run coroutines, at most `at_once` concurrently, and return their results. The first error stops the rest."""
     places = asyncio.Semaphore(at_once)
 
     async def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -59,13 +59,13 @@ async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for work in works:
-            work.close()  # A work that had no place was never awaited.
+            work.close()  # A coroutine that never got a slot was never awaited, so it must be closed.
 
 
 async def merge_events(
     streams: Sequence[AsyncGenerator[event_pb2.ExecutionEvent, None]], quiet_s: float
 ) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:
-    """Read streams at once, and yield their events with the position of the stream, and None after a quiet time.
+    """Read streams concurrently and yield each event with the position of its stream, or None after a quiet time.
 
     Raises the error of the first stream that fails. Closing the generator closes all streams.
     """
@@ -103,9 +103,9 @@ async def merge_events(
 
 
 async def _next_of(waiting: asyncio.Queue[_Read], quiet_s: float) -> _Read | None:
-    """Return the next item; None after a quiet time."""
+    """Return the next item, or None after a quiet time."""
     try:
-        async with asyncio.timeout(quiet_s):  # wait_for of Python 3.11 may lose a cancellation
+        async with asyncio.timeout(quiet_s):  # In Python 3.11, wait_for may lose a cancellation.
             return await waiting.get()
     except TimeoutError:
         return None

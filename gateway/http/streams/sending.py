@@ -1,4 +1,4 @@
-"""Sends the answer of an execution while it is generated, in the form of an API."""
+"""Sends the answer of an execution as it is generated, in the form of an API."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Encode = Callable[[Iterable[Mapping[str, Any]]], str]
 
 
 class AnswerEvents(Protocol):
-    """The events of an answer in an API's form."""
+    """Produces the events of an answer in the form of an API."""
 
     def first(self) -> Iterator[Mapping[str, Any]]:
         """Yield the events that every stream begins with."""
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
-        """Yield the events of an event of the execution; raises PaganticError for an answer that failed."""
+        """Yield the events for an event of the execution. Raises PaganticError if the answer failed."""
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the event of an error that ends the stream early."""
+        """Yield the event for an error that ends the stream early."""
 
 
 def encode_sent_events(events: Iterable[Mapping[str, Any]]) -> str:
-    """Return events as server-sent events, named by their type."""
+    """Return events as server-sent events named after their type."""
     return "".join(f"event: {event['type']}\ndata: {dump_json(event)}\n\n" for event in events)
 
 
 def encode_lines(events: Iterable[Mapping[str, Any]]) -> str:
-    """Return events as lines of JSON."""
+    """Return events as JSON, one per line."""
     return "".join(f"{dump_json(event)}\n" for event in events)
 
 
@@ -45,14 +45,14 @@ async def send_answer(
     encode: Encode = encode_sent_events,
     quiet: str = QUIET,
 ) -> AsyncGenerator[str, None]:
-    """Yield the text of a stream; an error after its beginning is an event, too. Raises an error before it.
+    """Yield the text of a stream. An error is raised before the stream begins, and becomes an event afterwards.
 
     Args:
-        incoming: The events of the execution.
-        events: Turn them into the API's.
-        request_id: Of the execution.
-        encode: Makes the text of events.
-        quiet: Text for a quiet time, so that nothing on the way takes the connection for dead.
+    incoming: The events of the execution.
+    events: Translates them into events of the API.
+    request_id: The id of the execution.
+    encode: Encodes events as text.
+    quiet: Text to send after a quiet time, so that intermediaries do not consider the connection dead.
     """
     has_begun = False
     try:
@@ -69,7 +69,7 @@ async def send_answer(
 async def _texts_of(
     incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], events: AnswerEvents, encode: Encode, quiet: str
 ) -> AsyncGenerator[str, None]:
-    """Yield the text of a stream; the execution must not fail."""
+    """Yield the text of a stream. An error of the execution is raised."""
     is_first = True
     async with aclosing(merge_events([incoming], QUIET_S)) as merged:
         async for one in merged:

@@ -1,4 +1,4 @@
-"""Refusals of the HTTP transport: a status, and a JSON-RPC error with a remedy."""
+"""Refusals of the HTTP transport: a status and a JSON-RPC error with a remedy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FIRST_SERVER_STATUS = 500
 
 
 class Refusal(web.Refusal):
-    """A request that is refused before the protocol sees it.
+    """A refusal of a request before the protocol handles it.
 
     Args:
-        status: The HTTP status.
-        message: The error and a remedy.
-        code: The code of the JSON-RPC error; INTERNAL_ERROR for a status that is the server's failure.
+    status: The HTTP status.
+    message: The error and a remedy.
+    code: The code of the JSON-RPC error. It is INTERNAL_ERROR if the status is a server error.
     """
 
     def __init__(self, status: int, message: str, code: int = INVALID_REQUEST) -> None:
@@ -30,13 +30,13 @@ class Refusal(web.Refusal):
 
     @classmethod
     def of(cls, refusal: web.Refusal) -> Refusal:
-        """Return a refusal in the words of the protocol."""
+        """Return a refusal in the form of the protocol."""
         if isinstance(refusal, cls):
             return refusal
         return cls(refusal.status, refusal.message)
 
     def response(self) -> JSONResponse:
-        """Return it as a response."""
+        """Return the refusal as a response."""
         headers: dict[str, str] = {}
         if self.status == _UNAUTHORIZED:
             headers["WWW-Authenticate"] = "Bearer"
@@ -47,5 +47,5 @@ class Refusal(web.Refusal):
 
 
 def not_json(reason: str) -> Refusal:
-    """Return the refusal of a body that is not JSON."""
+    """Return the refusal for a body that is not JSON."""
     return Refusal(400, f"the body is not JSON: {reason}", PARSE_ERROR)

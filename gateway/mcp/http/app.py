@@ -1,7 +1,7 @@
-"""The application behind the HTTP port: checks and limits each request, and gives it to the protocol.
+"""The application behind the HTTP port: checks and limits each request, and passes it to the protocol.
 
-A client of 2026-07-28 sends requests that stand alone. A client of the handshake era opens a session with `initialize`;
-its requests without a session are served alone, too. All of them share the limits.
+A client of 2026-07-28 sends self-contained requests. A client of the handshake era opens a session with `initialize`,
+and its requests without a session are also served as self-contained. All of these requests share the limits.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class McpApp:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve requests within the block; sessions end with it."""
+        """Serve requests while the block runs, and end all sessions afterwards."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.sessions.run())
             await stack.enter_async_context(self._alone.run())
@@ -126,7 +126,7 @@ class McpApp:
             await response.end(Refusal(504, "the time for the request is up: send it again"), scope, receive)
 
     def _check(self, request: Request) -> None:
-        """Raise Refusal for a request that may not come in."""
+        """Raise Refusal if a request is not allowed in."""
         if request.url.path.rstrip("/") != PATH:
             raise Refusal(404, f"there is only {PATH}")
         self.entry.check(request)
@@ -135,7 +135,7 @@ class McpApp:
         self.entry.check_key(request)
 
     def _app_for(self, request: Request, envelope: Envelope, session_id: str) -> ASGIApp:
-        """Return the application that serves a request; raises Refusal for a request that cannot be served."""
+        """Return the application that serves a request. Raises Refusal if the request cannot be served."""
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return self._alone.asgi_app
@@ -148,7 +148,7 @@ class McpApp:
         return self.sessions.open
 
     async def _check_opening(self, request: Request) -> None:
-        """Raise Refusal for a caller that may open no session."""
+        """Raise Refusal if the caller may not open a session."""
         if self._refuse_unknown is not None and api_key_of(request):
             try:
                 await self._refuse_unknown(request)
@@ -160,7 +160,7 @@ class McpApp:
 
     @contextmanager
     def _once_in_session(self, session_id: str, envelope: Envelope) -> Iterator[None]:
-        """Refuse a second running request with the same id, because the first would never get its answer."""
+        """Refuse a second running request with the same id, because otherwise the first would never get its answer."""
         if not session_id or not envelope.method or not envelope.request_id:
             yield
             return
@@ -176,14 +176,14 @@ class McpApp:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The parts of a message that determine its route: its method, and the id of a request, otherwise empty."""
+    """The parts of a message that determine its routing: the method and the request id. Missing parts are empty."""
 
     method: str
     request_id: str
 
     @classmethod
     def read(cls, body: bytes) -> Envelope:
-        """Read the envelope of a body; raises Refusal for invalid JSON. Other JSON values have an empty envelope."""
+        """Read the envelope of a body, which is empty unless the JSON is an object. Raises Refusal for invalid JSON."""
         try:
             message = parse_json(body.decode())
         except UnicodeDecodeError:
@@ -202,7 +202,7 @@ def _text_of(value: Any) -> str:
 
 
 def replaying(body: bytes, receive: Receive) -> Receive:
-    """Return a source of messages that returns the body again, and then later messages."""
+    """Return a message source that first returns the body again, and then later messages."""
     is_sent = False
 
     async def replay() -> Message:
@@ -216,7 +216,7 @@ def replaying(body: bytes, receive: Receive) -> Receive:
 
 
 class Response:
-    """Passes on a response, and remembers how far it is."""
+    """Forwards a response and records its progress."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -232,7 +232,7 @@ class Response:
         await self._send(message)
 
     async def end(self, refusal: Refusal, scope: Scope, receive: Receive) -> None:
-        """End a response that cannot continue: with a refusal if nothing of it was sent."""
+        """End a response that cannot continue. If none of it was sent, send the refusal."""
         if not self._has_begun:
             await refusal.response()(scope, receive, self.send)
         elif not self._has_ended:

@@ -1,7 +1,7 @@
-"""Sessions of the handshake era over the SDK's manager, and the features that it lacks.
+"""Sessions of the handshake era: adds to the SDK's session manager the features that it lacks.
 
-The manager counts all sessions, but not the sessions of each caller. If the first request of a session gets an error or
-no answer, the manager keeps the session until it has been idle for long enough.
+The manager counts all sessions, but not the sessions of each caller. If the first request of a session gets an error
+or no answer, the manager keeps the session until its idle time has passed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 
 
 def user_of(api_key: str) -> AuthenticatedUser | None:
-    """Return the sender of a key, by its hash, as the owner of a session; None without a key."""
+    """Return a user named by the hash of the key, as the owner of a session, or None without a key."""
     if not api_key:
         return None
     name = hashlib.sha256(api_key.encode()).hexdigest()
@@ -30,9 +30,9 @@ def user_of(api_key: str) -> AuthenticatedUser | None:
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The open sessions. Each belongs to the key that opened it; without a key, to all callers without a key.
+    """The open sessions. A session belongs to the key that opened it, or to all callers without a key.
 
-    Requests of an unknown session, and of another key, get the same answer: 404.
+    A request gets the same answer, 404, for an unknown session and for a session of another key.
     """
 
     def __init__(self, server: Server[Any], *, max_sessions: int, idle_s: float, max_body_bytes: int) -> None:
@@ -52,7 +52,7 @@ class Sessions(StreamableHTTPSessionManager):
         return sum(owner["client_id"] == user.access_token.client_id for owner in self._session_owners.values())
 
     async def open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request that opens a session, and forget the session if the client got no result."""
+        """Serve the request that opens a session, and discard the session if the client got no result."""
         handshake = Handshake(send)
         try:
             await self.asgi_app(scope, receive, handshake.send)
@@ -63,7 +63,7 @@ class Sessions(StreamableHTTPSessionManager):
 
 
 class Handshake:
-    """Passes on the response to a request that opens a session, and reads how that ended."""
+    """Forwards the response to a request that opens a session, and reads its result."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -71,7 +71,7 @@ class Handshake:
         self.session_id = ""
 
     async def send(self, message: Message) -> None:
-        """Pass on a part."""
+        """Forward a part of the response."""
         await self._send(message)
         if message["type"] == "http.response.start":
             self.session_id = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER, "")
@@ -80,7 +80,7 @@ class Handshake:
 
     @property
     def has_result(self) -> bool:
-        """Whether the server agreed."""
+        """Whether the server accepted the handshake."""
         lines = self._body.splitlines()
         return any(_is_result(line.removeprefix(b"data:")) for line in lines if line.startswith((b"data:", b"{")))
 

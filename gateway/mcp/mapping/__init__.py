@@ -1,1 +1,1 @@
-"""Maps the protocol's terms to the system's: arguments, results, progress, failures."""
+"""Maps the protocol's terms to the system's terms: arguments, results, progress and failures."""

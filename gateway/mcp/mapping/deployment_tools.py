@@ -1,6 +1,7 @@
-"""The tools of the deployment as tools of the server: their definitions, and a call as a plan with a single step.
+"""Exposes the tools of the deployment as tools of the server: their definitions, and calls as one-step plans.
 
-A plan runs a tool like every execution: admitted, recorded, within budgets and policies, and cancelled with its caller.
+A plan runs a tool like any other execution: it is admitted, recorded, subject to budgets and policies, and cancelled
+with its caller.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from pagantic_common.client import plan_request, plan_step
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 STEP = "call"
-# Names of registered tools have no dot, so that no other tool has the name that this makes.
+# Names of registered tools contain no dot, so a name with this prefix is never taken.
 CLASH_PREFIX = "deployment."
 _READ_ONLY = (message_pb2.TOOL_SAFETY_NONE, message_pb2.TOOL_SAFETY_READ)
 _UNKNOWN_REACH = (message_pb2.TOOL_SAFETY_EXTERNAL, message_pb2.TOOL_SAFETY_UNSPECIFIED)
 
 
 def offered_tools(definitions: Iterable[message_pb2.ToolDefinition], taken: frozenset[str]) -> list[Tool]:
-    """Return the tools in their form for clients; a tool with a taken name gets a prefix."""
+    """Return the tools in the form for clients. A tool whose name is taken gets a prefix."""
     return [_define(definition, taken) for definition in definitions]
 
 
 def registered_name(offered: str) -> str:
-    """Return the name under which an offered tool is registered."""
+    """Return the registered name of an offered tool."""
     return offered.removeprefix(CLASH_PREFIX)
 
 
 def tool_call_request(name: str, arguments: Mapping[str, Any], request_id: str) -> execution_pb2.SystemRequest:
-    """Make the PLAN request that runs a registered tool once."""
+    """Return the PLAN request that runs a registered tool once."""
     step = plan_step(STEP, "tool", tool=name, arguments=dict(arguments))
     return plan_request(f"Run the tool {name}.", [step], tools=[name], request_id=request_id)
 
@@ -51,7 +52,7 @@ def _define(definition: message_pb2.ToolDefinition, taken: frozenset[str]) -> To
 
 
 def _schema_of(definition: message_pb2.ToolDefinition) -> dict[str, Any]:
-    """Return the schema of the arguments; clients refuse a whole list for a single schema that is not an object's."""
+    """Return the schema of the arguments as an object schema, because clients reject a list with any other schema."""
     try:
         schema = parse_json(definition.parameters_json or "{}")
     except JsonTextError:

@@ -1,4 +1,4 @@
-"""Failures in words for people and models at a client of the protocol: code, message and next step."""
+"""Describes failures for people and models at a client of the protocol: code, message and next step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pagantic_common.storage.installed import reaching_step
 
 @dataclass(frozen=True, slots=True)
 class FailureText:
-    """A failure as text.
+    """A failure described as text.
 
     Attributes:
-        code: The taxonomy's code, or the name of the gRPC status for a failure outside it.
-        message: A description of the failure.
-        next_step: The caller's next step.
-        is_retryable: Whether the same call may succeed later.
+    code: The code of the taxonomy, or the name of the gRPC status if the failure has no code.
+    message: A description of the failure.
+    next_step: The caller's next step.
+    is_retryable: Whether the same call may succeed later.
     """
 
     code: str
@@ -29,12 +29,12 @@ class FailureText:
 
     @property
     def text(self) -> str:
-        """All of it, a line for each part."""
+        """The whole description, with a line for each part."""
         return f"{self.code}: {self.message}\nnext: {self.next_step}"
 
 
 def describe_failure(error: PaganticError) -> FailureText:
-    """Return an error in words."""
+    """Return the description of an error."""
     code = status_code_of(error).name
     if error.code is not None:
         code = error.code.value

@@ -1,6 +1,6 @@
 """The server's own tools: `ask`, `extract`, `vote` and `plan`, each a mode of the orchestrator.
 
-They turn arguments into a SystemRequest. Whether its values can be is for the orchestrator to say.
+The tools turn arguments into a SystemRequest. The orchestrator decides whether the values are valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Arguments(BaseModel):
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the arguments; raises InvalidRequest that names an invalid argument."""
+        """Return the arguments. Raises InvalidRequest that names the invalid argument."""
         try:
             return cls.model_validate(arguments)
         except ValidationError as error:
@@ -44,7 +44,7 @@ class _Arguments(BaseModel):
 
     @abstractmethod
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
-        """Make the request of the call."""
+        """Return the request of the call."""
 
     def options(self, request_id: str) -> Options:
         """Return the options of the request."""
@@ -68,7 +68,7 @@ class AskArguments(_Arguments):
     )
 
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
-        """Make the CHAT request."""
+        """Return the CHAT request."""
         return chat_request(
             self.question,
             session_id=self.session_id,
@@ -86,7 +86,7 @@ class ExtractArguments(_Arguments):
     tools: list[str] = Field([], description="Names of the tools that the model may call before it answers.")
 
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
-        """Make the STRUCTURED request."""
+        """Return the STRUCTURED request."""
         return structured_request(
             self.text, self.output_schema, tools=self.tools, system=self.system, **self.options(request_id)
         )
@@ -104,7 +104,7 @@ class VoteArguments(_Arguments):
     min_agreement: float = Field(0.0, description="Least fraction of n that the winner needs, 0 to 1.")
 
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
-        """Make the REDUNDANT request."""
+        """Return the REDUNDANT request."""
         return vote_request(
             self.question,
             self.output_schema,
@@ -128,7 +128,7 @@ class PlanStep(BaseModel):
     output_schema: Schema | None = Field(None, alias="schema", description="JSON Schema of its output.")
 
     def step(self) -> plan_pb2.Step:
-        """Make the step."""
+        """Return the step in the form of the contract."""
         step = plan_step(self.name, self.kind, depends_on=self.depends_on, schema=self.output_schema)
         if self.parameters:
             step.parameters_json = dump_json(self.parameters)
@@ -143,7 +143,7 @@ class PlanArguments(_Arguments):
     tools: list[str] = Field([], description="Names of the tools that the plan may use; none named is every tool.")
 
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
-        """Make the PLAN request."""
+        """Return the PLAN request."""
         steps = None
         if self.steps is not None:
             steps = [step.step() for step in self.steps]
@@ -163,17 +163,17 @@ NAMES = frozenset(_ARGUMENTS)
 
 
 def own_tools() -> list[Tool]:
-    """Return the tools as clients see them."""
+    """Return the tools in the form for clients."""
     return [_define(name, arguments) for name, arguments in _ARGUMENTS.items()]
 
 
 def read_own_call(name: str, arguments: Mapping[str, Any], request_id: str) -> execution_pb2.SystemRequest:
-    """Return the request of a call of an own tool; raises InvalidRequest for wrong arguments."""
+    """Return the request for a call of one of these tools. Raises InvalidRequest if the arguments are invalid."""
     return _ARGUMENTS[name].read(arguments).request(request_id)
 
 
 def _define(name: str, arguments: type[_Arguments]) -> Tool:
-    # Tools of the deployment may run within, with all their own permissions.
+    # These tools may run tools of the deployment, which keep all their permissions.
     annotations = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
     if name == "vote":
         annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -1,4 +1,4 @@
-"""Events of an execution as progress reports, which must grow by the protocol."""
+"""Turns events of an execution into progress reports, whose progress must increase according to the protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Completed work, total work if known, and the current activity as text."""
+    """The amount of completed work, the total if known, and the current activity as text."""
 
     progress: float
     total: float | None
@@ -29,7 +29,7 @@ class Report:
 
 
 class ExecutionProgress:
-    """Counts the completed work of an execution: the pieces of its answer, steps, tool calls and votes."""
+    """Counts the completed work of an execution: pieces of its answer, steps, tool calls and votes."""
 
     def __init__(self) -> None:
         self._state = AnswerState()
@@ -38,7 +38,7 @@ class ExecutionProgress:
         self._reported_characters = 0
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return the report for an event; None for an event without a report."""
+        """Return the report for an event, or None if the event needs no report."""
         for delta in self._state.take(event):
             if delta.kind in (DeltaKind.TEXT, DeltaKind.REASONING):
                 return self._answering(len(delta.text))
@@ -68,7 +68,7 @@ class ToolProgress:
         self._progress = float("-inf")
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return the report for an event; None without a report, and for progress that does not grow."""
+        """Return the report for an event, or None if there is no report or the progress does not increase."""
         if not event.HasField("tool_progress"):
             return None
         progress: message_pb2.ToolProgress = event.tool_progress

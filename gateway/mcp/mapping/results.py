@@ -1,4 +1,4 @@
-"""Responses and failures as results of tools: text for models, structured content for programs."""
+"""Turns responses and failures into tool results: text for models, and structured content for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIDENCE, GUARANTEE, WARNINGS = "pagantic/confidence", "pagantic/guarantee", "
 
 
 def result_of(response: execution_pb2.SystemResponse) -> CallToolResult:
-    """Return the result of an own tool."""
+    """Return the result of one of the server's own tools."""
     try:
         raise_for_error(response)
     except PaganticError as error:
@@ -34,7 +34,7 @@ def result_of(response: execution_pb2.SystemResponse) -> CallToolResult:
 
 
 def tool_result_of(response: execution_pb2.SystemResponse) -> CallToolResult:
-    """Return the result of a plan that ran a single tool: the tool's result."""
+    """Return the result of a tool from the response of the plan that ran it."""
     try:
         raise_for_error(response)
     except PaganticError as error:
@@ -46,7 +46,7 @@ def tool_result_of(response: execution_pb2.SystemResponse) -> CallToolResult:
 
 
 def failed(error: PaganticError, request_id: str, content: str = "") -> CallToolResult:
-    """Return the result of a failed call; `content` is the text before the failure."""
+    """Return the result of a failed call. `content` is the text generated before the failure."""
     failure = describe_failure(error)
     text = failure.text
     if request_id:
@@ -72,7 +72,7 @@ def _fields_of(failure: FailureText) -> dict[str, Any]:
 
 
 def _last_output(response: execution_pb2.SystemResponse) -> str:
-    """Return the text of a plan's last step, even if its output, such as chunks, is not text."""
+    """Return the output of a plan's last step as text, even if the output, such as chunks, is not text."""
     if not response.step_results:
         return ""
     output = response.step_results[-1].output
@@ -86,7 +86,7 @@ def _last_output(response: execution_pb2.SystemResponse) -> str:
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
-    """Return the JSON object of a text; None for any other text, because structured content is an object."""
+    """Return the JSON object in a text, or None for any other text, because structured content must be an object."""
     if not text.startswith("{"):
         return None
     try:

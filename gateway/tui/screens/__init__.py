@@ -1,1 +1,1 @@
-"""Screens over the terminal program's own: questions, options and help."""
+"""Screens over the main screen of the terminal program: questions, options and help."""

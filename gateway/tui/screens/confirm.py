@@ -1,4 +1,4 @@
-"""A question before something that cannot be undone."""
+"""A confirmation before an action that cannot be undone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.tui.widgets.plain import Plain
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Asks, with the focus on the answer that does nothing; Escape is that answer."""
+    """Asks for confirmation. The answer that does nothing has the focus, and Escape selects it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "refuse", "Cancel"),
@@ -35,9 +35,9 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Button(self._action, id="do", variant="error", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Answer."""
+        """Close the screen with the chosen answer."""
         self.dismiss(event.button.id == "do")
 
     def action_refuse(self) -> None:
-        """Answer that nothing is to be done."""
+        """Close the screen with the answer that does nothing."""
         self.dismiss(False)

@@ -1,4 +1,4 @@
-"""All keys on a single screen."""
+"""Shows all keys on a single screen."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ class HelpScreen(ModalScreen[None]):
             yield Plain(KEYS)
 
     def action_close(self) -> None:
-        """Go back."""
+        """Close the screen."""
         self.dismiss(None)

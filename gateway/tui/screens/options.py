@@ -1,4 +1,4 @@
-"""The options of the next requests: model, system prompt, tools, collection and others."""
+"""The options of the next requests, such as the model, system prompt, tools and collection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pagantic_common.domain.text.terminal import plain_text
 
 
 class OptionsScreen(ModalScreen[Choices | None]):
-    """Changes the options; Escape keeps them as they were."""
+    """Changes the options. Escape leaves them unchanged."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
@@ -34,7 +34,7 @@ class OptionsScreen(ModalScreen[Choices | None]):
         self._problem = Plain(classes="problem")
 
     def compose(self) -> ComposeResult:
-        """Show each option with its present value."""
+        """Show each option with its current value."""
         chosen = self._choices
         with VerticalScroll(classes="window", can_focus=False) as window:
             window.border_title = "options of the next messages"
@@ -77,27 +77,27 @@ class OptionsScreen(ModalScreen[Choices | None]):
         )
 
     def on_mount(self) -> None:
-        """Begin at the first option."""
+        """Scroll to the first option."""
         self._problem.display = False
         self.call_after_refresh(self.query_one(".window").scroll_home, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Use the options, or keep the previous options."""
+        """Use the new options, or keep the previous options."""
         if event.button.id == "use":
             self.action_use()
         else:
             self.dismiss(None)
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
-        """Use the options, by Enter in a field."""
+        """Use the options when Enter is pressed in a field."""
         self.action_use()
 
     def action_cancel(self) -> None:
-        """Keep the options as they were."""
+        """Close the screen and keep the options unchanged."""
         self.dismiss(None)
 
     def action_use(self) -> None:
-        """Use the options, unless any is invalid."""
+        """Use the options, unless an option is invalid."""
         try:
             temperature = _number_in(self._value("temperature"), "temperature", 2.0)
             max_tokens = _number_in(self._value("max_tokens"), "number of tokens", 1e6)
@@ -131,7 +131,7 @@ class OptionsScreen(ModalScreen[Choices | None]):
 
 
 def _menu(name: str, otherwise: str, values: Iterable[str], chosen: str) -> Select[str]:
-    """Return a menu; its first line is the default, with an empty value."""
+    """Return a menu whose first entry is the default with an empty value."""
     lines: list[tuple[Any, str]] = [(plain(otherwise), "")]
     lines += [(plain(value), value) for value in dict.fromkeys(values) if value]
     value = chosen if chosen in [value for _, value in lines] else ""
@@ -150,7 +150,7 @@ def _tool_line(name: str, described: str) -> Content:
 
 
 def _number_in(text: str, what: str, most: float) -> float | None:
-    """Return a number from 0 to `most`; None for an empty text. Raises ValueError."""
+    """Return a number from 0 to `most`, or None for an empty text. Raises ValueError if the text is invalid."""
     if not text:
         return None
     try:

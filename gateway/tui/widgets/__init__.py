@@ -1,1 +1,1 @@
-"""The parts of the terminal program's screen."""
+"""The widgets on the terminal program's screen."""

@@ -1,4 +1,4 @@
-"""The panel with a tool call that waits for a decision: its arguments, where they came from, and the time left."""
+"""The panel for a tool call that waits for a decision: its arguments, their origin, and the time left."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.terminal import plain_json
 
 INDENT: Final = 2
-# The style sheet gives the panel as many lines.
+# The maximum height of the arguments in the style sheet.
 LINES_SEEN: Final = 8
 MAX_ARGUMENT_CHARS: Final = 20_000
 SETTLE_S: Final = 0.5
 
 
 class ApprovalPanel(Vertical):
-    """Shows the first call that waits. It never takes the focus by itself: keys that are typed are for the message."""
+    """Shows the first waiting call. It never takes the focus by itself, because typed keys belong to the message."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
@@ -36,7 +36,7 @@ class ApprovalPanel(Vertical):
 
     @dataclass
     class Decided(Message):
-        """A decision; the arguments replace the call's, None keeps them."""
+        """A decision. `arguments` replace the arguments of the call; None keeps them."""
 
         approval: approval_pb2.Approval
         is_approved: bool
@@ -56,7 +56,7 @@ class ApprovalPanel(Vertical):
         self._problem = Plain(classes="problem")
 
     def compose(self) -> ComposeResult:
-        """Show the call, and below it the decisions."""
+        """Show the call with the decisions below it."""
         yield self._head
         with VerticalScroll(classes="call-arguments"):
             yield self._arguments
@@ -68,18 +68,18 @@ class ApprovalPanel(Vertical):
             yield Button("Change…", id="change", compact=True)
 
     def on_mount(self) -> None:
-        """Count the time that is left."""
+        """Update the remaining time every second."""
         self._changed.display = False
         self._problem.display = False
         self.set_interval(1.0, self._show_head)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a call waits."""
+        """Whether a call waits for a decision."""
         return self._approval is not None
 
     def show(self, waiting: Sequence[approval_pb2.Approval]) -> None:
-        """Show the first waiting call; without a waiting call, hide the panel."""
+        """Show the first waiting call, or hide the panel if no call waits."""
         first = waiting[0] if waiting else None
         if _name_of(first) == _name_of(self._approval):
             return
@@ -99,18 +99,18 @@ class ApprovalPanel(Vertical):
             self.take_focus()
 
     def take_focus(self) -> None:
-        """Focus the decision that does nothing."""
+        """Focus the button that denies the call."""
         self.query_one("#deny", Button).focus()
 
     def allow_again(self, approval: approval_pb2.Approval) -> None:
-        """Allow another decision after a failed decision, unless another call is shown now."""
+        """Allow another decision after a decision failed, unless the panel now shows another call."""
         if _name_of(approval) == _name_of(self._approval):
             self._is_decided = False
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Send a decision, or open the arguments for changes; a call is decided once.
+        """Send a decision, or open the arguments for changes. A call is decided only once.
 
-        A press just after the call was replaced was meant for the call before it.
+        A press just after the call was replaced was meant for the previous call, and is ignored.
         """
         event.stop()
         if self._approval is None or self._is_decided or time.monotonic() - self._replaced_at_s < SETTLE_S:
@@ -165,7 +165,7 @@ class ApprovalPanel(Vertical):
 
 
 def indented(text: str) -> str:
-    """Return indented JSON; text that is not JSON stays as it is."""
+    """Return the text as indented JSON. Text that is not JSON is not indented."""
     try:
         value = parse_json(text)
     except JsonTextError:
@@ -184,7 +184,7 @@ def _described(approval: approval_pb2.Approval) -> str:
 
 
 def _read_arguments(text: str) -> dict[str, object]:
-    """Return changed arguments; raises ValueError."""
+    """Return the changed arguments. Raises ValueError if they are not a JSON object."""
     try:
         arguments = parse_json(text, is_rewritable=True)
     except JsonTextError as error:

@@ -1,4 +1,4 @@
-"""The field for the next message: Enter sends it, Ctrl+J begins a line."""
+"""The field for the next message. Enter sends the message, and Ctrl+J inserts a new line."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TAB_COLUMNS: Final = 4
 
 
 class Composer(TextArea):
-    """Takes text that a person types and pastes; refuses a text that is too long, with a remedy."""
+    """Accepts typed and pasted text. A text that is too long is rejected with a remedy."""
 
     HISTORY: ClassVar[int] = 100
 
     @dataclass
     class Sent(Message):
-        """A message is ready."""
+        """Posted when a message is ready to be sent."""
 
         text: str
 
     @dataclass
     class Refused(Message):
-        """A text is not taken, for this reason."""
+        """Posted when a text is rejected, with the reason."""
 
         reason: str
 
     @dataclass
     class Scrolled(Message):
-        """A key that scrolls the conversation was pressed; its method of a widget."""
+        """Posted when a key that scrolls the conversation was pressed. `method` is the widget method to call."""
 
         method: str
 
@@ -52,7 +52,7 @@ class Composer(TextArea):
         self._place = 0
 
     def on_key(self, event: events.Key) -> None:
-        """Send, begin a line, scroll the conversation, or bring back an earlier message."""
+        """Send the message, insert a new line, scroll the conversation, or recall an earlier message."""
         if event.key == "enter":
             self._send()
         elif event.key in _LINE_KEYS:
@@ -65,7 +65,7 @@ class Composer(TextArea):
         event.prevent_default()
 
     def on_paste(self, event: events.Paste) -> None:
-        """Insert the pasted text, without its control characters; refuse it whole if it is too long."""
+        """Insert the pasted text without its control characters, or reject it as a whole if it is too long."""
         event.stop()
         event.prevent_default()
         pasted = plain_text(event.text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -75,7 +75,7 @@ class Composer(TextArea):
         self.insert(pasted)
 
     def give_back(self, text: str) -> None:
-        """Put a message that was not accepted back into the field, unless another message is begun."""
+        """Put a message that was not accepted back into the field, unless the field has new text."""
         if not self.text:
             self.load_text(text)
             self.move_cursor(self.document.end)
@@ -90,14 +90,14 @@ class Composer(TextArea):
         self.post_message(self.Sent(text))
 
     def clear_sent(self, text: str) -> None:
-        """Empty the field after its message was sent; the message can be brought back."""
+        """Clear the field after its message was sent. The message can be recalled."""
         self.load_text("")
         if not self._earlier or self._earlier[-1] != text:
             self._earlier = [*self._earlier, text][-self.HISTORY :]
         self._place = len(self._earlier)
 
     def _recall(self, step: int) -> bool:
-        """Show the earlier or later message if the field is empty or shows such a message; return whether it did."""
+        """Recall the next earlier or later message if possible, and return whether a message was recalled."""
         shows_one = self._place < len(self._earlier) and self.text == self._earlier[self._place]
         place = self._place + step
         if (self.text and not shows_one) or not 0 <= place <= len(self._earlier) or not self._earlier:

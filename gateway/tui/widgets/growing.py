@@ -1,4 +1,4 @@
-"""A long text that grows: only its last block is laid out again, and of a very long text the beginning is shown."""
+"""A long, growing text. Only its last block is laid out again, and only the start of a very long text is shown."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_SHOWN: Final = 100_000
 
 
 def first_block(text: str) -> int:
-    """Return the length of the first block of a text; 0 if the text is too short for a block.
+    """Return the length of the first block of a text, or 0 if the text is too short for a block.
 
-    A block ends after a line, or else after a space; its line feed or space is not shown.
+    A block ends after a line or, failing that, after a space. The line feed or space at its end is not shown.
     """
     if len(text) <= 2 * BLOCK_CHARS:
         return 0
@@ -28,12 +28,12 @@ def first_block(text: str) -> int:
 
 
 def shown_of(part: TextPart) -> tuple[str, int]:
-    """Return the beginning of a text, which is shown, and the number of characters after it."""
+    """Return the start of a text, which is shown, and the number of remaining characters."""
     return part.text[:MAX_SHOWN], max(0, part.length - MAX_SHOWN)
 
 
 class GrowingText(Vertical):
-    """Shows a text in blocks. Complete blocks stay unchanged."""
+    """Shows a text in blocks. Complete blocks are not drawn again."""
 
     def __init__(self, *, classes: str = "") -> None:
         super().__init__(classes=classes)
@@ -45,17 +45,17 @@ class GrowingText(Vertical):
         self._rest.display = False
 
     def compose(self) -> ComposeResult:
-        """Begin with an empty block."""
+        """Compose an empty block."""
         yield self._last
         yield self._rest
 
     def on_mount(self) -> None:
-        """Show the text that arrived meanwhile."""
+        """Show the text that has arrived in the meantime."""
         self._is_ready = True
         self.show(self._part)
 
     def show(self, part: TextPart) -> None:
-        """Show a text; redraw everything if it does not continue the previous text."""
+        """Show a text, redrawing everything if it does not continue the previous text."""
         self._part = part
         if self._is_ready:
             self._draw(part)

@@ -1,4 +1,4 @@
-"""Text of models, tools and people for the screen: nothing in it is markup or a control of the terminal."""
+"""Shows text from models, tools and people. No part of it is interpreted as markup or as a terminal control."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def plain(text: str) -> Content:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the first characters of a text, and the number of the others."""
+    """Return the first characters of a text and the number of remaining characters."""
     if len(text) <= most:
         return text
     return f"{text[:most]} … ({len(text) - most:,} more characters)"
 
 
 class Plain(Static):
-    """Shows a text as it is."""
+    """Shows a text without interpreting it as markup."""
 
     def __init__(self, text: str = "", *, classes: str = "", id: str | None = None) -> None:  # noqa: A002 - textual's
         super().__init__(plain(text), classes=classes, id=id, markup=False)
 
     def show(self, text: str) -> None:
-        """Show another text."""
+        """Replace the shown text."""
         self.update(plain(text))

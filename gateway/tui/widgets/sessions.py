@@ -1,4 +1,4 @@
-"""The pane with the stored conversations: Enter opens a conversation, Delete deletes it after a question."""
+"""The pane with the stored conversations. Enter opens a conversation, and Delete deletes it after a confirmation."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class SessionsPane(OptionList):
 
     @dataclass
     class Opened(Message):
-        """The user opened a conversation."""
+        """Posted when the user opens a conversation."""
 
         listed: Listed
 
     @dataclass
     class Doomed(Message):
-        """The user wants to delete a conversation."""
+        """Posted when the user wants to delete a conversation."""
 
         listed: Listed
 
@@ -42,7 +42,7 @@ class SessionsPane(OptionList):
         self._listed: Sequence[Listed] = ()
 
     def show(self, listed: Sequence[Listed], current: str, *, has_more: bool = False) -> None:
-        """Show the conversations, and mark the current conversation. The user's cursor stays."""
+        """Show the conversations and mark the current one. The cursor stays on its conversation."""
         marked = self.highlighted_session if self.has_focus else None
         self._listed = listed
         self.clear_options()
@@ -74,7 +74,7 @@ class SessionsPane(OptionList):
             self.post_message(self.Opened(self._listed[event.option_index]))
 
     def action_delete(self) -> None:
-        """Ask for the conversation to be deleted."""
+        """Request the deletion of the conversation under the cursor."""
         if (listed := self.highlighted_session) is not None:
             self.post_message(self.Doomed(listed))
 

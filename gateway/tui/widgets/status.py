@@ -1,4 +1,4 @@
-"""The line below the conversation: the current activity, and how full the context window is."""
+"""The line below the conversation: the current activity and the usage of the context window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StatusLine(Horizontal):
         self._meter = Plain(id="meter")
 
     def compose(self) -> ComposeResult:
-        """Show both parts."""
+        """Show the state and the meter."""
         yield self._state
         yield self._meter
 
@@ -32,7 +32,7 @@ class StatusLine(Horizontal):
         self._state.show(text)
 
     def show_usage(self, tokens: int, window: int) -> None:
-        """Show how many tokens of the context window the last inference took."""
+        """Show how many tokens of the context window the latest inference used."""
         self._meter.show(meter_text(tokens, window))
         share = share_of(tokens, window)
         self._meter.set_class(NEARLY_FULL <= share < FULL, "nearly-full")
@@ -40,14 +40,14 @@ class StatusLine(Horizontal):
 
 
 def share_of(tokens: int, window: int) -> float:
-    """Return the part of the window that is used, 0 to 1; 0 for an unknown window."""
+    """Return the used share of the window, from 0 to 1, or 0 if the size of the window is unknown."""
     if window <= 0:
         return 0.0
     return min(1.0, tokens / window)
 
 
 def meter_text(tokens: int, window: int) -> str:
-    """Return the meter as text; empty while the window is unknown."""
+    """Return the meter as text, or an empty string if the size of the window is unknown."""
     if window <= 0:
         return ""
     share = share_of(tokens, window)

@@ -1,4 +1,4 @@
-"""The pane with the timeline of the newest execution, as `pagantic timeline` shows it, while it grows."""
+"""The pane with the growing timeline of the newest execution, in the form of `pagantic timeline`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCROLL_BAR_COLUMNS: Final = 2
 
 
 class TimelinePane(VerticalScroll):
-    """Shows the latest events of an execution. It is drawn while it is seen."""
+    """Shows the latest events of an execution. The table is drawn only while it is visible."""
 
     def __init__(self) -> None:
         super().__init__(id="timeline")
@@ -32,12 +32,12 @@ class TimelinePane(VerticalScroll):
         self._drawn: tuple[str, int, int, int] = ("", 0, 0, 0)
 
     def on_mount(self) -> None:
-        """Keep the latest event in sight."""
+        """Keep the latest event in view."""
         self.mount(self._table)
         self.anchor()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Draw the table for another width."""
+        """Draw the table for the new width."""
         self.draw()
 
     def show(self, timeline: Sequence[event_pb2.ExecutionEvent]) -> None:
@@ -46,7 +46,7 @@ class TimelinePane(VerticalScroll):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the table, unless it is hidden or already drawn."""
+        """Draw the table, unless it is hidden or up to date."""
         if not self.display or not self.size.width:
             return
         request_id, sequence = "", 0
@@ -62,21 +62,21 @@ class TimelinePane(VerticalScroll):
         if not self._events:
             return Text("No execution yet: send a message.", style="dim")
         table = rows_table([_visible(row) for row in latest_rows(self._events)], width=width)
-        earlier = max(self._events[-1].sequence, len(self._events)) - MAX_ROWS  # not all events are kept
+        earlier = max(self._events[-1].sequence, len(self._events)) - MAX_ROWS  # only some events are kept
         if earlier <= 0:
             return table
         return Group(Text(f"{earlier:,} earlier events: `pagantic timeline` shows all", style="dim"), table)
 
 
 def latest_rows(timeline: Sequence[event_pb2.ExecutionEvent]) -> list[TimelineRow]:
-    """Return the rows of the latest events, with times that count from the first event."""
+    """Return the rows of the latest events, with times relative to the first event."""
     if len(timeline) <= MAX_ROWS:
         return timeline_rows(timeline)
     return timeline_rows([timeline[0], *timeline[-MAX_ROWS:]])[1:]
 
 
 def _visible(row: TimelineRow) -> TimelineRow:
-    """Return a row in which each text is short and shows its control characters."""
+    """Return a row whose texts are shortened, with control characters made visible."""
     return replace(
         row,
         layer=_bounded(row.layer),

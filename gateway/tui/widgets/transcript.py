@@ -1,4 +1,4 @@
-"""The conversation as it is read: its turns, the newest at the end, and notices."""
+"""The displayed conversation: its turns, with the newest at the end, and notices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WELCOME: Final = "Ask something. F1 lists the keys."
 
 
 class Transcript(VerticalScroll):
-    """Follows the text that is written, unless the user scrolls away from its end."""
+    """Follows the text as it is written, unless the user scrolls away from the end."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -25,12 +25,12 @@ class Transcript(VerticalScroll):
         self._is_open = False
 
     def on_mount(self) -> None:
-        """Begin empty, at the end."""
+        """Begin with the notice, scrolled to the end."""
         self.mount(self._notice, self._failure)
         self.anchor()
 
     def show(self, conversation: Conversation) -> list[TurnView]:
-        """Replace the shown conversation; return its turns."""
+        """Replace the shown conversation, and return the views of its turns."""
         self.query(TurnView).remove()
         self._views.clear()
         self.clear_failure()
@@ -57,7 +57,7 @@ class Transcript(VerticalScroll):
         self._failure.show_failure(failure)
 
     def clear_failure(self) -> None:
-        """Show no failure any longer."""
+        """Hide the failure."""
         self._failure.display = False
 
     def toggle_reasoning(self) -> None:

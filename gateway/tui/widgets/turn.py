@@ -24,7 +24,7 @@ MAX_NOTES: Final = 50
 
 
 class TurnView(Vertical):
-    """Shows a turn, and shows it again when its answer has changed."""
+    """Shows a turn, and updates it when its answer changes."""
 
     def __init__(self, turn: Turn, *, is_open: bool) -> None:
         super().__init__(classes="turn")
@@ -39,7 +39,7 @@ class TurnView(Vertical):
         self._version = -1
 
     def compose(self) -> ComposeResult:
-        """Show all parts; the answer's grow below."""
+        """Show all parts of the turn. The parts of the answer are added to its body later."""
         yield Plain(shortened(self.turn.said, MAX_SAID_CHARS), classes="said")
         yield self._reasoning
         yield self._body
@@ -52,7 +52,7 @@ class TurnView(Vertical):
         self.refresh_answer()
 
     def refresh_answer(self) -> None:
-        """Show the answer as it is now."""
+        """Update the view to the current answer."""
         answer = self.turn.answer
         if answer.version == self._version:
             return
@@ -79,12 +79,12 @@ class TurnView(Vertical):
             self._failure.show_failure(failure)
 
     def fail(self, failure: Failure) -> None:
-        """Show why the answer cannot be had."""
+        """Show the reason that the answer is not available."""
         self._cause = failure
         self._show_failure()
 
     def open_reasoning(self, is_open: bool) -> None:
-        """Show the reasoning, or its length alone."""
+        """Show the reasoning, or only its length."""
         self._reasoning.open(is_open)
 
     def _show_parts(self) -> None:
@@ -109,7 +109,7 @@ class TurnView(Vertical):
 
 
 class ReasoningView(Vertical):
-    """The reasoning before an answer: its length in words, and the text where it is opened."""
+    """The reasoning before an answer: its length in words and, if expanded, its text."""
 
     def __init__(self, *, is_open: bool) -> None:
         super().__init__(classes="reasoning")
@@ -119,7 +119,7 @@ class ReasoningView(Vertical):
         self._text = GrowingText(classes="text")
 
     def compose(self) -> ComposeResult:
-        """Show the head, and the text below."""
+        """Show the head with the text below it."""
         yield self._head
         yield self._text
 
@@ -134,18 +134,18 @@ class ReasoningView(Vertical):
             self._text.show(part)
 
     def open(self, is_open: bool) -> None:
-        """Open or fold it."""
+        """Expand or fold the reasoning."""
         self._is_open = is_open
         self.show(self._part)
 
     def on_click(self, event: events.Click) -> None:
-        """Open or fold it by mouse."""
+        """Expand or fold the reasoning on a mouse click."""
         event.stop()
         self.open(not self._is_open)
 
 
 class CallView(Plain):
-    """A call of a tool, in a line or some."""
+    """A tool call, shown in one or a few lines."""
 
     def __init__(self) -> None:
         super().__init__(classes="call")
@@ -164,7 +164,7 @@ class FailureView(Plain):
         self.display = False
 
     def show_failure(self, failure: Failure) -> None:
-        """Show a failure."""
+        """Show a failure with its request and the next step."""
         self.remove_class("stopped")
         lines = [f"{failure.code}: {shortened(failure.message, MAX_SAID_CHARS)}"]
         if failure.request_id:
@@ -190,7 +190,7 @@ def describe_end(response: execution_pb2.SystemResponse) -> str:
 
 
 def describe_notes(notes: Sequence[str]) -> str:
-    """Return the notes below an answer, a line each; those beyond a bound are counted."""
+    """Return the notes below an answer, one per line. Notes beyond the limit are only counted."""
     lines = [shortened(note, MAX_NOTE_CHARS) for note in notes[:MAX_NOTES]]
     if len(notes) > MAX_NOTES:
         lines.append(f"… {count_of(len(notes) - MAX_NOTES, 'more note')}")
@@ -198,7 +198,7 @@ def describe_notes(notes: Sequence[str]) -> str:
 
 
 def describe_call(call: CallPart) -> str:
-    """Return a call with its arguments and its result."""
+    """Return a tool call with its arguments and its result as text."""
     name = shortened(call.name, MAX_NAME_CHARS)
     described = f"{_sign_of(call)} {name}({plain_json(shortened(call.arguments_json, MAX_RESULT_CHARS))})"
     if call.progress:

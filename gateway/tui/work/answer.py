@@ -1,4 +1,4 @@
-"""An answer as the terminal program shows it: its state, its timeline and the notes below it."""
+"""An answer as the terminal program shows it: the state, the timeline and the notes below the answer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Answer(AnswerState):
     """The state of an answer.
 
     Attributes:
-        request_id: Of the execution; empty where it is not known.
-        notes: Lines below the answer.
-        events: The first stored event and the latest ones.
-        version: Changes with everything that is shown.
+    request_id: The id of the execution, or empty if it is unknown.
+    notes: Lines below the answer.
+    events: The first stored event and the latest events.
+    version: Changes whenever anything that is shown changes.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -32,7 +32,7 @@ class Answer(AnswerState):
         self.version = 0
 
     def take(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
-        """Read the next event."""
+        """Update the state from the next event."""
         self.version += 1
         before = self.sequence
         deltas = super().take(event)
@@ -43,24 +43,24 @@ class Answer(AnswerState):
         if self.sequence > before:
             self.events.append(event)
             if len(self.events) > MAX_EVENTS:
-                del self.events[1]  # the first event begins the time
+                del self.events[1]  # times are relative to the first event, so it is kept
         return deltas
 
     def end(self, response: execution_pb2.SystemResponse) -> None:
-        """Take the response."""
+        """Update the state from the final response."""
         self.version += 1
         super().end(response)
         self.notes += notes_of(response)
 
 
 def notes_of(response: execution_pb2.SystemResponse) -> list[str]:
-    """Return what is to be said below an answer: its citations, that it was cut, and its warnings."""
+    """Return the notes below an answer: its citations, a note if the answer was cut, and its warnings."""
     notes = [describe_citation(citation) for citation in response.citations]
     is_too_large = any(warning.code == TOO_LARGE for warning in response.warnings)
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not is_too_large:
         notes.append("cut at its limit of tokens: the options (Ctrl+G) raise it")
-    # What the system says of a cut answer is the note above, with a name that only programs use.
+    # The system's warning about a cut answer is left out: the note above says the same without an internal name.
     warnings = [warning.message for warning in response.warnings if warning.code != TRUNCATED]
     texts = dict.fromkeys([*warnings, *response.validation.warnings])
     return notes + [f"warning: {text}" for text in texts if text != response.error.message]

@@ -1,4 +1,4 @@
-"""The user's options for the next requests, and the requests that they give."""
+"""The user's options for the next requests, and the requests built from them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Options, chat_request
 
-# With its envelope a larger text would exceed the default of MAX_REQUEST_BYTES, or fill it alone.
+# A larger text, with its envelope, would exceed or exhaust the default of MAX_REQUEST_BYTES.
 MAX_TEXT_BYTES: Final = 256 * 1024
 REASONING: Final = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The options of requests; an empty or unset option is the system's default.
+    """The options of requests. An empty or unset option selects the system's default.
 
     Attributes:
-        model: Alias of a model.
-        system: System prompt.
-        tools: Tools that the model may call; without names no tool is offered.
-        collection: Collection to retrieve from.
-        cites: Have the answer quote the collection.
-        asks: Have each tool call wait for an approval.
-        reasoning: "auto", "on" or "off".
-        temperature: 0 to 2.
-        max_tokens: Most output tokens.
+    model: Alias of a model.
+    system: System prompt.
+    tools: Tools that the model may call. Without names, no tool is offered.
+    collection: Collection to retrieve from.
+    cites: Whether the answer must quote the collection.
+    asks: Whether each tool call waits for an approval.
+    reasoning: "auto", "on" or "off".
+    temperature: A number from 0 to 2.
+    max_tokens: Maximum number of output tokens.
     """
 
     model: str = ""
@@ -41,7 +41,7 @@ class Choices:
     max_tokens: int = 0
 
     def request(self, text: str, session_id: str) -> execution_pb2.SystemRequest:
-        """Return the request for a message; it runs in the background, so that a lost connection costs nothing."""
+        """Return the request for a message. It runs in the background, so that a lost connection does not stop it."""
         options: Options = {"request_id": uuid.uuid4().hex[:16], "model": self.model, "max_tokens": self.max_tokens}
         if self.collection:
             options["context"] = self.collection
@@ -58,9 +58,9 @@ class Choices:
 
 
 def as_before(request: execution_pb2.SystemRequest, earlier: execution_pb2.SystemRequest | None) -> bool:
-    """Give a request the id of an equal earlier request; return whether they are equal.
+    """Give a request the id of an earlier request if both are otherwise equal, and return whether they are.
 
-    If no event of a request arrived, it may still have been accepted. With the same id it runs only once.
+    A request may have been accepted even if none of its events arrived. With the same id it runs only once.
     """
     if earlier is None:
         return False
@@ -74,12 +74,12 @@ def as_before(request: execution_pb2.SystemRequest, earlier: execution_pb2.Syste
 
 
 def new_session_id() -> str:
-    """Return the id of a conversation that begins here."""
+    """Return the id of a new conversation."""
     return f"chat-{uuid.uuid4().hex[:8]}"
 
 
 def refusal_of(text: str) -> str:
-    """Return why a text is not sent, with a remedy; empty for a text that may be sent."""
+    """Return the reason that a text cannot be sent, with a remedy, or an empty string if it can be sent."""
     size = len(text.encode(errors="surrogatepass"))
     if size <= MAX_TEXT_BYTES:
         return ""

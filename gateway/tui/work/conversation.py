@@ -1,4 +1,4 @@
-"""A stored conversation as turns, and the list of all."""
+"""A stored conversation as turns, and the list of all conversations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pagantic_common.domain.errors import NotFound, PaganticError
 
 MESSAGES_SHOWN: Final = 60
 SESSIONS_SHOWN: Final = 200
-# The value of a session that is its title; the console reads and writes it, too.
+# The key of a session's title, which the console also reads and writes.
 TITLE: Final = "console.title"
 MAX_TITLE_CHARS: Final = 80
 _ENDED: Final = (
@@ -32,20 +32,20 @@ _ENDED: Final = (
 
 @dataclass
 class Turn:
-    """A message and its answer. Without an id the answer's execution is unknown."""
+    """A message and its answer. If the answer has no id, its execution is unknown."""
 
     said: str
     answer: Answer
 
     @classmethod
     def of(cls, said: str, request_id: str) -> Turn:
-        """Return a turn that begins."""
+        """Return a new turn."""
         return cls(said, Answer(request_id))
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A conversation in the list."""
+    """A conversation as an entry of the list."""
 
     session_id: str
     title: str
@@ -54,7 +54,7 @@ class Listed:
 
 @dataclass
 class Conversation:
-    """A conversation as it is shown: its newest turns, and whether the last of them is still being written."""
+    """A conversation as shown: its newest turns, and whether the last turn is still being written."""
 
     session_id: str
     title: str = ""
@@ -65,14 +65,14 @@ class Conversation:
 
 
 async def list_conversations(client: AsyncClient) -> tuple[list[Listed], bool]:
-    """Return the conversations, the most recently used first, and whether there are more."""
+    """Return the conversations, the most recently used first, and whether there are more conversations."""
     page = await client.list_sessions_page(pb.ListSessionsRequest(page_size=SESSIONS_SHOWN, state_key=TITLE))
     now_s = time.time()
     return [_listed(session, now_s) for session in page.sessions], bool(page.next_page_token)
 
 
 async def load_conversation(client: AsyncClient, session_id: str) -> Conversation:
-    """Return a stored conversation with its newest turns; raises NotFound."""
+    """Return a stored conversation with its newest turns. Raises NotFound if the conversation does not exist."""
     newest = await _newest_execution(client, session_id)
     request = pb.GetSessionRequest(session_id=session_id, max_messages=MESSAGES_SHOWN)
     loaded = Conversation(session_id, is_stored=True)
@@ -81,7 +81,7 @@ async def load_conversation(client: AsyncClient, session_id: str) -> Conversatio
     except NotFound:
         if newest is None:
             raise
-        # The first turn of this session is still being written.
+        # The session does not exist yet, because its first turn is still being written.
         session = session_pb2.Session()
     loaded.title = _title_of(session)
     loaded.left_out = session.first_position
@@ -92,7 +92,7 @@ async def load_conversation(client: AsyncClient, session_id: str) -> Conversatio
 
 
 async def name_conversation(client: AsyncClient, session_id: str, said: str) -> str:
-    """Give a conversation its first message as a title, and return it; without permission it keeps its id."""
+    """Set a conversation's title to its first message, and return the title even if it could not be stored."""
     title = title_from(said)
     with contextlib.suppress(PaganticError):
         await client.update_session(session_id, {TITLE: title})
@@ -100,12 +100,12 @@ async def name_conversation(client: AsyncClient, session_id: str, said: str) -> 
 
 
 def title_from(said: str) -> str:
-    """Return the title that a first message gives."""
+    """Return the title derived from a first message."""
     return said.strip().split("\n", 1)[0][:MAX_TITLE_CHARS]
 
 
 def turns_of(messages: Iterable[message_pb2.Message]) -> list[Turn]:
-    """Return the turns of stored messages; messages before the first user message form a turn, too."""
+    """Return the turns of stored messages. Messages before the first user message also form a turn."""
     turns: list[Turn] = []
     for message in messages:
         if message.role == message_pb2.ROLE_USER or not turns:
@@ -138,7 +138,7 @@ def _said_in(message: message_pb2.Message) -> str:
 
 
 async def _newest_execution(client: AsyncClient, session_id: str) -> execution_pb2.Execution | None:
-    """Return the newest execution of a conversation; None if it is not kept, or the key may not read it."""
+    """Return a conversation's newest execution, or None if it is not kept or the key may not read it."""
     with contextlib.suppress(PaganticError):
         for execution in await client.list_executions(session_id=session_id, limit=1):
             return await client.get_execution(execution.request_id)
@@ -146,7 +146,7 @@ async def _newest_execution(client: AsyncClient, session_id: str) -> execution_p
 
 
 async def _add_newest(client: AsyncClient, loaded: Conversation, newest: execution_pb2.Execution) -> None:
-    """Add the newest execution to the last turn, or follow it if it still runs."""
+    """Add the newest execution to the last turn, or add a turn that follows it if it is still running."""
     if newest.state.current not in _ENDED:
         said = "(The message comes with the end of its answer.)"
         if newest.request.messages:
@@ -164,7 +164,7 @@ async def _add_newest(client: AsyncClient, loaded: Conversation, newest: executi
 
 
 def _has_end_of(turn: Turn, execution: execution_pb2.Execution) -> bool:
-    """Return whether a turn has the answer of an execution; a failed or early stopped execution has no answer."""
+    """Return whether a turn contains the answer of an execution. A failed or early stopped execution has no answer."""
     if execution.state.current == execution_pb2.LIFECYCLE_STATE_ERROR or not execution.response.content:
         return False
     return turn.answer.parts[-1:] == [TextPart(execution.response.content)]

@@ -18,7 +18,7 @@ LIST_S: Final = 3.0
 
 @dataclass(frozen=True)
 class Offered:
-    """Names that a request may use; `problems` explains failed lists."""
+    """Names that a request may use. `problems` explains which lists could not be loaded."""
 
     models: list[str] = field(default_factory=list)
     tools: dict[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Offered:
 
 
 async def load_offered(client: AsyncClient) -> Offered:
-    """Return the available names; a list that the key may not read leaves the other lists intact."""
+    """Return the available names. If the key may not read a list, the other lists are still returned."""
     problems: list[str] = []
     models, tools, collections = await asyncio.gather(
         _listed("models", client.list_models(), problems),
@@ -43,7 +43,7 @@ async def load_offered(client: AsyncClient) -> Offered:
 
 
 def chatting(models: list[message_pb2.ModelInfo]) -> list[str]:
-    """Return the models that can chat, the default model first."""
+    """Return the models that can chat, with the default model first."""
     return [model.name for model in models if "chat" in model.capabilities]
 
 

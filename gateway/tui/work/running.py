@@ -1,4 +1,4 @@
-"""An answer that is being written: it is followed, and stopped."""
+"""Follows and stops an answer that is being written."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Running:
     """Follows an answer to its end.
 
     Args:
-        client: The client.
-        answer: The answer so far.
-        request: The request to send; None if its execution runs already.
+    client: The client.
+    answer: The answer so far.
+    request: The request to send, or None if its execution is already running.
     """
 
     def __init__(self, client: AsyncClient, answer: Answer, request: execution_pb2.SystemRequest | None) -> None:
@@ -34,7 +34,7 @@ class Running:
         self._began_s = time.monotonic()
 
     async def follow(self) -> PaganticError | None:
-        """Follow the answer, and return the error if it is lost; None if it has ended, successfully or not."""
+        """Follow the answer. Return the error if the answer is lost, or None if the execution ended in any way."""
         events = self._client.follow_to_end(
             self._request or self.answer.request_id, after_sequence=self.answer.sequence, on_lost=self._note_lost
         )
@@ -51,14 +51,14 @@ class Running:
         self.is_lost = True
 
     async def stop(self) -> PaganticError | None:
-        """Cancel the execution; returns why it cannot be done."""
+        """Cancel the execution, and return the error if it cannot be cancelled."""
         self.is_stopping = True
         failure: PaganticError | None = None
         for _ in range(CANCEL_TRIES):
             try:
                 await self._client.cancel(self.answer.request_id)
             except NotFound as error:
-                # The request is still on the way.
+                # The request has not arrived yet.
                 failure = error
                 await asyncio.sleep(CANCEL_WAIT_S)
             except PaganticError as error:

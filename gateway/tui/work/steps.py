@@ -1,4 +1,4 @@
-"""Failures as text: the error, and the next step in the terminal program."""
+"""Failures as text: the error and the next step in the terminal program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NEXT_OF_CLASS: Final[tuple[tuple[type[PaganticError], str], ...]] = (
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure for people: its code, its message, the request and the next step."""
+    """A failure for display: its code, its message, the request and the next step."""
 
     code: str
     message: str
@@ -47,7 +47,7 @@ class Failure:
 
     @property
     def in_short(self) -> str:
-        """The failure and the next step, as text that is safe for a terminal."""
+        """The failure and the next step as text that is safe for a terminal."""
         return visible_text(f"{self.code}: {self.message}\nnext: {self.next_step}")
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Registers IPython formatters for protobuf messages, which cannot have our methods. IPython is not a dependency."""
+"""Registers IPython formatters for protobuf messages, to which methods cannot be added.
+
+IPython is not a dependency.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pagantic_common.client.notebook.responses import decision_bundle, execution
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Let this shell of IPython show responses, executions and decisions."""
+    """Register formatters for responses, executions and decisions in this IPython shell."""
     formatter = shell.display_formatter.mimebundle_formatter
     formatter.for_type(execution_pb2.SystemResponse, response_bundle)
     formatter.for_type(execution_pb2.Execution, execution_bundle)
@@ -24,7 +27,7 @@ def enable_if_running() -> None:
 
 
 def running_shell() -> Any:
-    """Return the IPython shell that runs this program; None without a shell."""
+    """Return the IPython shell that runs this program, or None if there is no shell."""
     find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if find_shell is None:
         return None

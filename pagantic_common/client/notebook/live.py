@@ -1,4 +1,4 @@
-"""Outputs of a notebook that are drawn again while something runs; nothing is shown outside a notebook."""
+"""Notebook outputs that are redrawn while something runs. Outside a notebook, nothing is shown."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _TAIL_CHARS: Final = 2_000
 
 
 class LiveOutput:
-    """An output of a notebook that is drawn again in its place, at most five times in a second."""
+    """A notebook output that is redrawn in place, at most five times a second."""
 
     def __init__(self) -> None:
         self._display: Any = None
         self._handle: Any = None
         self._drawn_s = 0.0
-        # IPython on a terminal has a shell too, but no kernel: it would print each drawing below the previous drawing.
+        # IPython on a terminal also has a shell, but no kernel: it would print each drawing below the previous one.
         if getattr(running_shell(), "kernel", None) is not None:
             self._display = importlib.import_module("IPython.display").display
 
     def is_due(self) -> bool:
-        """Return whether it is time to draw again."""
+        """Return whether the output is due to be redrawn."""
         return self._display is not None and time.monotonic() - self._drawn_s >= REDRAW_S
 
     def draw(self, text: str, html: str) -> None:
-        """Draw the output, or draw it again."""
+        """Draw or redraw the output."""
         if self._display is None:
             return
         self._drawn_s = time.monotonic()
@@ -50,12 +50,12 @@ class LiveOutput:
 def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemResponse:
     """Show an execution in a notebook while it runs, and return its response: `watch(client.follow_to_end(request))`.
 
-    It takes the events of `follow_to_end`, `stream` or `follow`. Raises the error of a response that failed.
+    The events may be those of `follow_to_end`, `stream` or `follow`. Raises the response's error if it failed.
     """
     try:
         return raise_for_error(_drawn(events))
     finally:
-        # The request would run on when the user interrupts the cell.
+        # Without closing the events, the request would keep running after the user interrupts the cell.
         if isinstance(events, Generator):
             events.close()
 

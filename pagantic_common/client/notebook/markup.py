@@ -1,7 +1,7 @@
-"""HTML of a notebook's outputs: texts of models, tools and documents as text, bars, and parts that open.
+"""HTML of notebook outputs. Texts of models, tools and documents are shown as plain text, with bars and foldable parts.
 
-Colours come from the notebook's own text colour, so that an output is readable on a light and on a dark page. Nothing
-refers to a script or to another resource.
+Colours derive from the notebook's own text colour, so that an output is readable on light and dark pages. The HTML
+refers to no script and no other resource.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pagantic_common.domain.text.terminal import plain_text
 
 MAX_TEXT_CHARS: Final = 20_000
 MAX_CELL_CHARS: Final = 1_000
-# Characters that change the direction of the text around them.
+# Characters that change the direction of the surrounding text.
 _STEERING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# Notebooks style the content of tables themselves; repeating the class overrides those styles.
+# Notebooks style the content of tables themselves; the repeated class overrides those styles.
 _STYLE: Final = """<style>
 .pagantic.pagantic {font: 13px/1.5 system-ui, sans-serif; color: inherit; max-width: 76em; text-align: left}
 .pagantic.pagantic pre {white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; max-height: 32em;
@@ -39,12 +39,12 @@ _STYLE: Final = """<style>
 
 
 def page(parts: Iterable[str]) -> str:
-    """Return an output that consists of pieces of HTML."""
+    """Return an output made of pieces of HTML."""
     return f'<div class="pagantic">{_STYLE}{"".join(parts)}</div>'
 
 
 def bounded(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return a text without characters that control a terminal or the text around them; a long text is cut."""
+    """Return a text, cut if it is long, without characters that control a terminal or the surrounding text."""
     shown = plain(text[:max_chars])
     if len(text) > max_chars:
         shown += f" … ({_cut_words(text, max_chars)})"
@@ -52,7 +52,7 @@ def bounded(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text without characters that steer a terminal or the text around them."""
+    """Return a text without characters that control a terminal or the surrounding text."""
     return _STEERING.sub("\ufffd", plain_text(text))
 
 
@@ -61,29 +61,32 @@ def _cut_words(text: str, max_chars: int) -> str:
 
 
 def inline(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
-    """Return the HTML of a text that is part of a line."""
+    """Return the HTML of a text that is shown within a line."""
     return f"<bdi>{escape(bounded(text, max_chars))}</bdi>"
 
 
 def block(text: str, kind: str = "") -> str:
-    """Return the HTML of a text with its lines; the kind `code` uses a monospaced font."""
+    """Return the HTML of a text of several lines. The kind `code` selects a monospaced font."""
     return f'<pre dir="auto" class="{kind}">{escape(plain(text[:MAX_TEXT_CHARS]))}</pre>{cut_line(text)}'
 
 
 def cut_line(text: str) -> str:
-    """Return a line below a text that is cut; the text scrolls, so its end is not seen."""
+    """Return the HTML line that reports a cut text, or an empty string. The line is below the scrolling text."""
     if len(text) <= MAX_TEXT_CHARS:
         return ""
     return f'<div class="less">{_cut_words(text, MAX_TEXT_CHARS)}</div>'
 
 
 def folded(summary: str, body: str) -> str:
-    """Return a part that shows its body after a click on its summary; both are HTML."""
+    """Return the HTML of a part that unfolds its body on a click on its summary. Both arguments are HTML."""
     return f"<details><summary>{summary}</summary>{body}</details>"
 
 
 def bar(share: float, colour: str, *, start: float = 0.0, width: int = 160) -> str:
-    """Return a bar from `start` over `share` of its whole length, both between 0 and 1; the shortest is 2 pixels."""
+    """Return the HTML of a bar from `start` over `share` of its full width, both from 0 to 1.
+
+    The shortest bar is 2 pixels long.
+    """
     length = max(2.0, min(share, 1.0) * width)
     left = min(max(start, 0.0) * width, width - length)
     return (
@@ -94,6 +97,6 @@ def bar(share: float, colour: str, *, start: float = 0.0, width: int = 160) -> s
 
 
 def table(rows: Iterable[str], *, head: str = "") -> str:
-    """Return a table of HTML rows."""
+    """Return a table made of HTML rows."""
     header = f"<thead>{head}</thead>" if head else ""
     return f"<table>{header}<tbody>{''.join(rows)}</tbody></table>"

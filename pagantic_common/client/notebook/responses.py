@@ -96,7 +96,7 @@ def _parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
 
 
 def _kind_of(response: execution_pb2.SystemResponse) -> str:
-    """Return the kind of a response, inferred from its fields because it does not hold its request's mode."""
+    """Return the kind of a response, inferred from its fields because a response does not hold the request's mode."""
     kinds = (
         ("failed", response.HasField("error")),
         ("vote", bool(response.candidates)),
@@ -130,7 +130,7 @@ def _answer_parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
 
 
 def _indented(document: str) -> str:
-    """Return a document with its lines; as it came where it cannot be written again as UTF-8."""
+    """Return a document indented as JSON, or unchanged if it is too long or is not rewritable JSON."""
     if len(document) > MAX_TEXT_CHARS:
         return document
     try:
@@ -140,7 +140,7 @@ def _indented(document: str) -> str:
 
 
 def _marked_answer(response: execution_pb2.SystemResponse) -> str:
-    """Mark the claims of an answer; the quote of a claim shows when the mouse rests on it."""
+    """Mark the claims of an answer. The quote of a claim is shown while the mouse is over the claim."""
     answer, at = response.content[:MAX_TEXT_CHARS], 0
     pieces: list[str] = []
     for citation in response.citations:
@@ -200,7 +200,7 @@ def _answer_of(decision: decision_pb2.Decision) -> str:
 
 
 def _work_parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
-    """Yield the work behind the answer: tool calls and steps of a plan."""
+    """Yield the work behind the answer: the tool calls and the steps of a plan."""
     if response.tool_calls_made:
         calls = [block(describe_tool_call(call), "code") for call in response.tool_calls_made[:MAX_ITEMS]]
         yield folded(count_of(len(response.tool_calls_made), "tool call"), "".join(calls))

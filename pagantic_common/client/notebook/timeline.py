@@ -16,7 +16,7 @@ from pagantic_common.client.tables import PIPE_COLUMNS, TimelineRow, rows_table,
 
 MAX_ROWS: Final = 1_000
 LATEST_ROWS: Final = 12
-# Each colour is visible on a white and on a black page; the name of the service is beside its bar.
+# Each colour is visible on white and black pages; the name of the service is beside its bar.
 COLOURS: Final = {
     "orchestrator": "#7d8590",
     "inference": "#3b82d4",
@@ -33,12 +33,15 @@ _HEAD: Final = (
 
 
 class Timeline(list[event_pb2.ExecutionEvent]):
-    """The events of an execution, in sequence. A notebook shows them as a picture; `str` is the same as text."""
+    """The events of an execution, in sequence.
+
+    A notebook shows the events as a picture, and `str` returns the picture as text.
+    """
 
     def __str__(self) -> str:
         rows, left_out = _bounded_rows(self)
         written = io.StringIO()
-        # Within a notebook rich would show the table itself.
+        # In a notebook, rich would display the table itself.
         console = Console(width=PIPE_COLUMNS, file=written, color_system=None, force_jupyter=False)
         console.print(rows_table(rows, width=PIPE_COLUMNS))
         return written.getvalue() + left_out
@@ -47,7 +50,7 @@ class Timeline(list[event_pb2.ExecutionEvent]):
         return timeline_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython calls it so
-        # IPython asks nothing else for the text of a list.
+        # IPython uses nothing else for the text of a list.
         printer.text(str(self))
 
 
@@ -57,7 +60,7 @@ def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
 
 
 def latest_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
-    """Return the picture of the latest events, with times since the first event; needs at least one event."""
+    """Return the picture of the latest events, with times since the first event. Needs at least one event."""
     latest = timeline_rows([events[0], *events[-LATEST_ROWS:]])[1:]
     return _picture(events, list(map(_bounded_row, latest)), "")
 
@@ -70,7 +73,7 @@ def _picture(events: Sequence[event_pb2.ExecutionEvent], rows: Sequence[Timeline
 
 
 def _bounded_rows(events: Sequence[event_pb2.ExecutionEvent]) -> tuple[list[TimelineRow], str]:
-    """Return the first rows of a timeline with bounded texts, and a line about the others."""
+    """Return the first rows of a timeline with bounded texts, and a line about the omitted rows."""
     rows = [_bounded_row(row) for row in timeline_rows(events[:MAX_ROWS])]
     if len(events) <= MAX_ROWS:
         return rows, ""
@@ -104,7 +107,7 @@ def _row_html(row: TimelineRow, whole_ms: float) -> str:
 
 
 def _bar_of(row: TimelineRow, whole_ms: float, colour: str) -> str:
-    """Draw an event as long as it took; an event is stamped when it ends."""
+    """Draw a bar as long as the event took. An event is stamped when it ends."""
     if whole_ms <= 0:
         return bar(0.0, colour, width=220)
     took_ms = row.duration_ms or 0.0

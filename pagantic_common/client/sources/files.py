@@ -1,4 +1,4 @@
-"""Finds the files that paths name."""
+"""Finds the files that a list of paths names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files of paths and of the folders among them; raises OSError for an unreadable path.
+    """Return the files that the paths name, including the files in folders. Raises OSError for an unreadable path.
 
-    The files of a folder and its subfolders are in the order of their names; hidden files are left out. A path that is
-    neither a file nor a folder, such as a pipe, is unreadable, too. Raises TypeError for a single path, because its
-    letters would count as paths.
+    The files of a folder and its subfolders are sorted by name, and hidden files are left out. A path that is neither a
+    file nor a folder, such as a pipe, also counts as unreadable. Raises TypeError for a single path, whose characters
+    would count as paths.
     """
     if isinstance(paths, str | os.PathLike):
         raise TypeError(f"paths is the path {os.fspath(paths)!r}: it must be a list of paths")
@@ -29,7 +29,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; 0 for a missing file."""
+    """Return the size of a file in bytes, or 0 if the file is missing."""
     try:
         return path.stat().st_size
     except OSError:
@@ -37,7 +37,7 @@ def size_of(path: Path) -> int:
 
 
 def _check_readable(path: Path) -> None:
-    # Opening a pipe would wait for a writer.
+    # Opening a pipe would block until a writer opens it.
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is neither a file nor a folder", str(path))
     path.open("rb").close()

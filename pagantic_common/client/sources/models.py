@@ -1,4 +1,4 @@
-"""The client's methods for the served models: their list, and their work outside of executions."""
+"""The client's methods for the served models: listing them, and using them outside of executions."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pagantic.inference.v1 import generation_pb2, inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.stored.administration import OrchestratorCalls
 
-TEXTS_OF_A_CALL = 64  # Vectors of 8192 dimensions fill half of the largest message.
+TEXTS_OF_A_CALL = 64  # Vectors of 8192 dimensions for this many texts fill half of the largest message.
 
 
 class Models(OrchestratorCalls):
-    """Needs a key with the scope EXECUTE."""
+    """Methods for models, which need a key with the scope EXECUTE."""
 
     async def list_models(self) -> list[message_pb2.ModelInfo]:
         """Return the models that the caller may use, the default model first."""
         return list((await self._call(self._stub().ListModels, pb.ListModelsRequest())).models)
 
     async def embed(self, texts: Sequence[str], *, model: str = "") -> inference_service_pb2.EmbedResponse:
-        """Return a vector of unit length for each text, in their order, and the usage.
+        """Return a vector of unit length for each text, in the order of the texts, and the usage.
 
-        Many texts take several calls. Raises TypeError for a single text instead of a list.
+        Many texts are sent in several calls. Raises TypeError for a single text instead of a list.
 
         Args:
             texts: Any number of texts, each with the prefix that the model expects, such as "query: ".
-            model: Alias of an embedding model; empty is the first that the caller may use.
+            model: Alias of an embedding model. If empty, the first model that the caller may use is selected.
         """
         _check_list(texts)
         response = inference_service_pb2.EmbedResponse()
-        for start in range(0, max(1, len(texts)), TEXTS_OF_A_CALL):  # The service refuses no texts.
+        for start in range(0, max(1, len(texts)), TEXTS_OF_A_CALL):  # the service rejects an empty list
             some = texts[start : start + TEXTS_OF_A_CALL]
             request = inference_service_pb2.EmbedRequest(model=model, texts=some)
             answer = await self._call(self._stub().Embed, request)
@@ -39,15 +39,15 @@ class Models(OrchestratorCalls):
         return response
 
     async def rerank(self, query: str, texts: Sequence[str], *, model: str = "", top_n: int = 0) -> pb.RerankResponse:
-        """Return the positions of texts and their relevance to a query, best first, and the usage.
+        """Return the positions of the texts with their relevance to a query, best first, and the usage.
 
-        Raises InvalidRequest without a configured cross-encoder, and TypeError for a single text instead of a list.
+        Raises InvalidRequest if no cross-encoder is configured, and TypeError for a single text instead of a list.
 
         Args:
             query: The question, or any text.
-            texts: At most 1024.
-            model: Alias of a cross-encoder; empty is the first that the caller may use.
-            top_n: Most results; 0 is all.
+            texts: At most 1024 texts.
+            model: Alias of a cross-encoder. If empty, the first model that the caller may use is selected.
+            top_n: Largest number of results; 0 returns all.
         """
         _check_list(texts)
         request = pb.RerankRequest(model=model, query=query, texts=texts, top_n=top_n)
@@ -61,7 +61,7 @@ class Models(OrchestratorCalls):
         tools: Sequence[message_pb2.ToolDefinition] = (),
         model: str = "",
     ) -> inference_service_pb2.CountTokensResponse:
-        """Return the tokens of each text and of a conversation as the model would see it, with these tools."""
+        """Return the token counts of each text and of a conversation with these tools, as the model would see them."""
         _check_list(texts)
         request = inference_service_pb2.CountTokensRequest(model=model, texts=texts)
         if messages:

@@ -1,4 +1,4 @@
-"""An ingest of files as a notebook shows it: a bar while it runs, counts and failures afterwards."""
+"""An ingest of files, shown in a notebook as a bar while it runs and as counts and failures afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _SHOWN_FAILURES: Final = 20
 
 
 class FileProgress:
-    """Shows in a notebook how many files of an ingest are done: `on_file=FileProgress(paths)`, with the same paths."""
+    """Shows in a notebook how many files of an ingest are done.
+
+    Use it as `on_file=FileProgress(paths)`, with the paths of the ingest.
+    """
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
         self._total = len(find_files(paths))
@@ -25,7 +28,7 @@ class FileProgress:
         self._draw()
 
     def __call__(self, result: file_pb2.FileResult) -> None:
-        """Count a file."""
+        """Count a file and update the bar."""
         self._done += 1
         self._failed += result.outcome == file_pb2.FILE_OUTCOME_FAILED
         if self._output.is_due() or self._done >= self._total:

@@ -1,4 +1,4 @@
-"""Chooses the retriever for a collection by its embeddings."""
+"""Chooses the retriever for a collection according to its embeddings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pagantic_common.domain.errors import InvalidRequest
 
 
 def best_retriever(collection: collection_pb2.Collection, *, hypothetical_document: bool = False) -> str:
-    """Return "hybrid" for a collection with embeddings, and otherwise "bm25".
+    """Return "hybrid" for a collection with embeddings, and "bm25" for any other collection.
 
-    The search for a hypothetical document uses its embedding, so it needs a collection with an embedding model, even
-    before any embedding is made; raises InvalidRequest for other collections.
+    The search for a hypothetical document uses the document's embedding. It therefore needs a collection with an
+    embedding model, even before any chunk is embedded. Raises InvalidRequest if the collection has no embedding model.
     """
     if collection.embedded_chunk_count:
         return "hybrid"

@@ -1,4 +1,4 @@
-"""Sends the bytes of files by IngestFiles, and reads the result of each."""
+"""Sends the bytes of files with IngestFiles, and reads the result of each file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnFile = Callable[[file_pb2.FileResult], None]
 
 @dataclass(frozen=True, slots=True)
 class IngestedFiles:
-    """The counts of an ingest, and the results of failed files, including files that could not be sent."""
+    """The counts of an ingest, and the results of failed files, including unsent files."""
 
     summary: file_pb2.FilesSummary
     failed: Sequence[file_pb2.FileResult]
@@ -41,17 +41,17 @@ async def upload_files(
     timeout_s: float,
     on_file: OnFile | None = None,
 ) -> IngestedFiles:
-    """Send files to a collection, one after another; a file that the service cannot read fails alone.
+    """Send files to a collection, one after another. An unreadable file does not stop the ingest.
 
     Args:
         call: Calls IngestFiles with a stream of requests.
         collection: Name of the collection.
         files: The files; the path of each is the source of its document.
-        timeout_s: Longest time for a file. Raises DeadlineExceeded for a file that takes longer.
+        timeout_s: Longest time for a file, seconds. Raises DeadlineExceeded if a file takes longer.
         on_file: Called with the result of each file in turn, outside the event loop's thread, so that it may block and
             use a Client.
 
-    Raises OSError for a file that cannot be read to its end; the files before it are stored.
+    Raises OSError if a file cannot be read to its end. The preceding files are stored.
     """
     upload = _Upload(collection, files, on_file)
     return IngestedFiles(await upload.send(call, timeout_s), upload.failed)
@@ -142,7 +142,7 @@ class _Upload:
                 return
 
     async def _parts_of(self, path: Path, file: IO[bytes]) -> AsyncIterator[file_pb2.FilePart]:
-        """Yield the bytes of a file, then an empty last part; an unreadable rest leaves the last part out."""
+        """Yield the bytes of a file, then an empty last part. After a read error, the last part is left out."""
         try:
             while data := await asyncio.to_thread(file.read, PART_BYTES):
                 yield file_pb2.FilePart(data=data)
@@ -154,7 +154,7 @@ class _Upload:
 
 
 async def _open(path: Path) -> IO[bytes]:
-    """Open a file in another thread; close a file that opens after its caller was cancelled."""
+    """Open a file in another thread. If the caller is cancelled meanwhile, close the file as soon as it is open."""
     opening: asyncio.Future[IO[bytes]] = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
     try:
         return await asyncio.shield(opening)
@@ -180,5 +180,5 @@ def _failed(path: Path, error: OSError | UnicodeEncodeError) -> file_pb2.FileRes
 
 
 def reason_of(error: OSError) -> str:
-    """Return why a file cannot be read, in lower case."""
+    """Return the reason that a file cannot be read, in lower case."""
     return (error.strerror or str(error)).lower()

@@ -1,4 +1,4 @@
-"""The client's methods for operators: keys and budgets of tenants, the audit, and the replicas that serve models."""
+"""The client's methods for operators: keys and budgets of tenants, audit records, and replicas that serve models."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 ResponseT = TypeVar("ResponseT")
 AUDIT_PAGE = 500
-LOAD_S = 600.0  # A large model takes its time to load.
+LOAD_S = 600.0  # Loading a large model takes minutes.
 
 
 class OrchestratorCalls(ABC):
-    """The calls behind the client's methods."""
+    """The calls that the client's methods use."""
 
     @abstractmethod
     async def _call(
@@ -35,7 +35,7 @@ class OrchestratorCalls(ABC):
 
 
 class Administration(OrchestratorCalls):
-    """Needs a key with the scope ADMIN, but for `budgets`."""
+    """Methods that need a key with the scope ADMIN, except `budgets`."""
 
     async def create_key(
         self,
@@ -45,7 +45,10 @@ class Administration(OrchestratorCalls):
         tenant: str = "",
         lifetime_s: float | None = None,
     ) -> tuple[key_pb2.Key, str]:
-        """Create an API key, valid for `lifetime_s` or indefinitely; return it and its text, available only now."""
+        """Create an API key, and return it with its text, which is available only now.
+
+        The key is valid for `lifetime_s` seconds, or indefinitely if that is None.
+        """
         request = pb.CreateKeyRequest(subject=subject, scopes=scopes, tenant=tenant)
         if lifetime_s is not None:
             request.lifetime.FromMilliseconds(round(lifetime_s * 1000))
@@ -53,7 +56,7 @@ class Administration(OrchestratorCalls):
         return created.key, created.text
 
     async def list_keys(self, *, tenant: str = "") -> list[key_pb2.Key]:
-        """Return the API keys of a tenant, or of all, the oldest first."""
+        """Return the API keys of a tenant, or of all tenants, the oldest first."""
         keys: list[key_pb2.Key] = []
         token = ""
         while True:
@@ -64,7 +67,7 @@ class Administration(OrchestratorCalls):
                 return keys
 
     async def revoke_key(self, key_id: str) -> key_pb2.Key:
-        """Revoke an API key; raises NotFound."""
+        """Revoke an API key. Raises NotFound if it does not exist."""
         return (await self._call(self._stub().RevokeKey, pb.RevokeKeyRequest(key_id=key_id))).key
 
     async def set_budget(
@@ -76,22 +79,22 @@ class Administration(OrchestratorCalls):
         max_cost_usd: float | None = None,
         subject: str = "",
     ) -> budget_pb2.Budget:
-        """Set the budget of a tenant, or of one of its callers, and return it; without limits it is deleted."""
+        """Set the budget of a tenant or of one of its callers, and return it. A budget without limits is deleted."""
         request = pb.SetBudgetRequest(
             tenant=tenant, period=period, max_tokens=max_tokens, max_cost_usd=max_cost_usd, subject=subject
         )
         return (await self._call(self._stub().SetBudget, request)).budget
 
     async def budgets(self) -> list[budget_pb2.Budget]:
-        """Return the budgets to which the caller's work is charged: its own and its tenant's, if they exist.
+        """Return the budgets to which the caller's work is charged: the caller's and the tenant's, if they exist.
 
-        Raises NotFound without any budget. Needs the scope USAGE.
+        Raises NotFound if neither exists. Needs a key with the scope USAGE.
         """
         found = await self._call(self._stub().GetBudget, pb.GetBudgetRequest())
         return [getattr(found, name) for name in ("caller_budget", "budget") if found.HasField(name)]
 
     async def list_budgets(self) -> list[budget_pb2.Budget]:
-        """Return the budgets of all tenants and callers, by tenant."""
+        """Return the budgets of all tenants and callers, sorted by tenant."""
         budgets: list[budget_pb2.Budget] = []
         token = ""
         while True:
@@ -101,18 +104,21 @@ class Administration(OrchestratorCalls):
                 return budgets
 
     async def list_audit_records(self, *, tenant: str = "", page_token: str = "") -> pb.ListAuditRecordsResponse:
-        """Return a page of the audit, by orchestrator and position: for the callers of a tenant, or for all callers."""
+        """Return a page of audit records, for the callers of one tenant or of all tenants.
+
+        The records are sorted by orchestrator and position.
+        """
         request = pb.ListAuditRecordsRequest(tenant=tenant, page_size=AUDIT_PAGE, page_token=page_token)
         return await self._call(self._stub().ListAuditRecords, request)
 
     async def list_replicas(self) -> pb.ListReplicasResponse:
-        """Return the replicas of the inference services with their loads and models, and how many executions run."""
+        """Return the replicas of the inference services with loads and models, and the number of running executions."""
         return await self._call(self._stub().ListReplicas, pb.ListReplicasRequest())
 
     async def load_model(self, model: str) -> pb.LoadModelResponse:
-        """Load a model in every replica that serves it; an empty alias is the default model."""
+        """Load a model in every replica that serves it. An empty alias selects the default model."""
         return await self._call(self._stub().LoadModel, pb.LoadModelRequest(model=model), LOAD_S)
 
     async def unload_model(self, model: str) -> pb.UnloadModelResponse:
-        """Unload a model in every replica that serves it; raises Aborted while requests use it."""
+        """Unload a model in every replica that serves it. Raises Aborted while requests use the model."""
         return await self._call(self._stub().UnloadModel, pb.UnloadModelRequest(model=model), LOAD_S)

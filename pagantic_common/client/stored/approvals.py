@@ -12,10 +12,13 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 class Approvals(Administration):
-    """Decides about calls; a decision that cannot be made raises NotFound or PreconditionFailed."""
+    """Lists and decides tool calls that wait for an approval.
+
+    A decision that cannot be made raises NotFound or PreconditionFailed.
+    """
 
     async def list_approvals(self, *, request_id: str = "") -> list[approval_pb2.Approval]:
-        """Return the tool calls that wait for a decision, of an execution or of all executions, oldest first."""
+        """Return the tool calls of one or all executions that wait for a decision, the oldest first."""
         waiting: list[approval_pb2.Approval] = []
         token = ""
         while True:
@@ -31,7 +34,7 @@ class Approvals(Administration):
     async def approve(
         self, request_id: str, tool_call_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str = ""
     ) -> approval_pb2.Approval:
-        """Let a tool call run, with these arguments instead of its own where they are given."""
+        """Approve a tool call. If `arguments` are given, they replace the arguments of the call."""
         text = ""
         if arguments is not None:
             text = dump_json(dict(arguments))
@@ -39,7 +42,7 @@ class Approvals(Administration):
         return await self._resolve(request_id, tool_call_id, approved, arguments_json=text, reason=reason)
 
     async def reject(self, request_id: str, tool_call_id: str, *, reason: str = "") -> approval_pb2.Approval:
-        """Deny a tool call; the model receives the reason."""
+        """Reject a tool call. The model receives the reason."""
         return await self._resolve(request_id, tool_call_id, approval_pb2.APPROVAL_DECISION_REJECTED, reason=reason)
 
     async def _resolve(
@@ -61,5 +64,5 @@ class Approvals(Administration):
         return await self.resolve_approval(request)
 
     async def resolve_approval(self, request: pb.ResolveApprovalRequest) -> approval_pb2.Approval:
-        """Decide about a tool call, in the words of the contract."""
+        """Decide a tool call, taking and returning protobuf messages."""
         return (await self._call(self._stub().ResolveApproval, request)).approval

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Executions(Approvals):
-    """Reads, stops and changes executions."""
+    """Reads, cancels, resumes and changes executions."""
 
     async def timeline(self, request_id: str) -> Timeline:
         """Return the stored events of an execution, in sequence."""
@@ -32,7 +32,7 @@ class Executions(Approvals):
     async def list_steps(self, request_id: str) -> list[execution_pb2.ExecutionStep]:
         """Return the results of the steps of an execution, in order.
 
-        Raises NotFound, and PreconditionFailed for an execution without a kept request.
+        Raises NotFound if the execution does not exist, and PreconditionFailed if its request is not kept.
         """
         steps: list[execution_pb2.ExecutionStep] = []
         token = ""
@@ -44,26 +44,26 @@ class Executions(Approvals):
                 return steps
 
     async def get_execution(self, request_id: str) -> execution_pb2.Execution:
-        """Return an execution with its current state; raises NotFound."""
+        """Return an execution with its current state. Raises NotFound if it does not exist."""
         request = pb.GetExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().GetExecution, request)).execution
 
     async def cancel(
         self, request_id: str, *, timeout_s: float | None = None
     ) -> execution_pb2.LifecycleState.ValueType:
-        """Cancel an execution and return its final state; raises NotFound.
+        """Cancel an execution and return its final state. Raises NotFound if it does not exist.
 
         Args:
-            request_id: The execution.
-            timeout_s: Longest time of the call, seconds; None is the client's timeout.
+            request_id: Id of the execution.
+            timeout_s: Longest time of the call, seconds; None selects the client's timeout.
         """
         request = pb.CancelExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().CancelExecution, request, timeout_s)).state
 
     async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Resume an interrupted execution; returns the state from which it continues.
+        """Resume an interrupted execution, and return the state from which it continues.
 
-        Raises NotFound, and PreconditionFailed for an execution that is not interrupted.
+        Raises NotFound if the execution does not exist, and PreconditionFailed if it is not interrupted.
         """
         request = pb.ResumeExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().ResumeExecution, request)).state
@@ -71,7 +71,7 @@ class Executions(Approvals):
     async def get_usage(
         self, *, session_id: str = "", model: str = "", subject: str = ""
     ) -> list[usage_total_pb2.UsageTotal]:
-        """Return the usage and cost of ended executions by session, model and subject; an empty filter matches all."""
+        """Return the usage and cost of ended executions by session, model and subject. An empty filter matches all."""
         totals: list[usage_total_pb2.UsageTotal] = []
         token = ""
         while True:
@@ -90,9 +90,9 @@ class Executions(Approvals):
         mode: execution_pb2.Mode.ValueType = execution_pb2.MODE_UNSPECIFIED,
         limit: int = 100,
     ) -> list[execution_pb2.Execution]:
-        """Return executions without their responses, newest first; an empty filter matches all.
+        """Return executions without their responses, the newest first. An empty filter matches all.
 
-        With `metadata`, only executions that have all of it match.
+        With `metadata`, an execution matches only if it has every given entry.
         """
         executions: list[execution_pb2.Execution] = []
         token = ""
@@ -112,19 +112,19 @@ class Executions(Approvals):
         return executions
 
     async def list_executions_page(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
-        """Return a page of executions without their responses, newest first."""
+        """Return a page of executions without their responses, the newest first."""
         return await self._call(self._stub().ListExecutions, request)
 
     async def update_execution(
         self, request_id: str, metadata: Mapping[str, str], *, removed: Sequence[str] = ()
     ) -> execution_pb2.Execution:
-        """Set some metadata of an execution with a kept request, and remove other metadata; returns the execution.
+        """Set and remove metadata of an execution whose request is kept, and return the execution.
 
-        Raises NotFound, and PreconditionFailed if the request is not kept.
+        Raises NotFound if the execution does not exist, and PreconditionFailed if its request is not kept.
         """
         request = pb.UpdateExecutionRequest(request_id=request_id, metadata=metadata, removed_keys=removed)
         return (await self._call(self._stub().UpdateExecution, request)).execution
 
     async def delete_execution(self, request_id: str) -> None:
-        """Forget an execution that is not running; raises NotFound, and PreconditionFailed for a running execution."""
+        """Delete an execution. Raises NotFound if it does not exist, and PreconditionFailed if it is running."""
         await self._call(self._stub().DeleteExecution, pb.DeleteExecutionRequest(request_id=request_id))

@@ -23,9 +23,10 @@ class Sessions(Executions):
         removed: Sequence[str] = (),
         appended: Sequence[message_pb2.Message] = (),
     ) -> session_pb2.Session:
-        """Set values of a session, as JSON, remove others, and append messages; returns it without its messages.
+        """Set values of a session, given as JSON-able objects, remove other values, and append messages.
 
-        Raises Aborted while a turn of the session runs, if messages are appended.
+        Returns the session without its messages. Raises Aborted if messages are appended while a turn of the session
+        runs.
         """
         texts = {key: dump_json(value) for key, value in values.items()}
         request = pb.UpdateSessionRequest(
@@ -34,11 +35,11 @@ class Sessions(Executions):
         return await self.change_session(request)
 
     async def change_session(self, request: pb.UpdateSessionRequest) -> session_pb2.Session:
-        """Change a session in the words of the contract, and return it without its messages."""
+        """Change a session, taking and returning protobuf messages; the result leaves out the session's messages."""
         return (await self._call(self._stub().UpdateSession, request)).session
 
     async def get_session(self, session_id: str) -> session_pb2.Session:
-        """Return a stored conversation with all its messages; raises NotFound."""
+        """Return a stored conversation with all its messages. Raises NotFound if it does not exist."""
         session: session_pb2.Session | None = None
         before = 0
         while True:
@@ -50,7 +51,7 @@ class Sessions(Executions):
                 return session
 
     async def list_sessions(self) -> list[session_pb2.Session]:
-        """Return all stored conversations without their messages, the last used first."""
+        """Return all stored conversations without their messages, the most recently used first."""
         sessions: list[session_pb2.Session] = []
         token = ""
         while True:
@@ -60,14 +61,14 @@ class Sessions(Executions):
                 return sessions
 
     async def list_sessions_page(self, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
-        """Return a page of stored conversations without their messages, the last used first."""
+        """Return a page of stored conversations without their messages, the most recently used first."""
         return await self._call(self._stub().ListSessions, request)
 
     async def get_session_page(self, request: pb.GetSessionRequest) -> session_pb2.Session:
-        """Return a stored conversation with a page of its newest messages; raises NotFound."""
+        """Return a stored conversation with a page of its newest messages. Raises NotFound if it does not exist."""
         return (await self._call(self._stub().GetSession, request)).session
 
     async def delete_session(self, session_id: str) -> None:
-        """Remove a stored conversation; raises NotFound."""
+        """Remove a stored conversation. Raises NotFound if it does not exist."""
         request = pb.DeleteSessionRequest(session_id=session_id)
         await self._call(self._stub().DeleteSession, request)

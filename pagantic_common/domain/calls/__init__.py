@@ -1,1 +1,1 @@
-"""Rules about calls: the calls that a service makes, and the calls and callers that a server accepts."""
+"""Rules about calls: the calls made by a service, and the callers and calls accepted by a server."""

@@ -20,7 +20,7 @@ _FORM = re.compile(rf"{PREFIX}_([a-z2-7]{{16}})_([a-z2-7]{{52}})_([0-9a-f]{{8}})
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as its holder has it; `str()` does not show the secret."""
+    """A key as its holder knows it. `repr` and `str` do not show the secret."""
 
     key_id: str
     secret: str
@@ -38,7 +38,7 @@ class ApiKey:
 class StoredKey:
     """The service's record of a key. Times are seconds since 1970.
 
-    A secret has 256 random bits, so its plain SHA-256 cannot be reversed, and a slow hash would add nothing.
+    A secret has 256 random bits, so its plain SHA-256 cannot be reversed, and a slow hash would not add security.
     """
 
     tenant: str
@@ -53,7 +53,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why credentials are not valid: the code for the caller, and the reason for the log."""
+    """The reason that credentials are invalid: a code for the caller, and a text for the log."""
 
     code: ErrorCode
     reason: str
@@ -65,7 +65,7 @@ def make_key(random_bytes: Callable[[int], bytes]) -> ApiKey:
 
 
 def parse_key(text: str) -> ApiKey | None:
-    """Parse an API key; None if the text is not a key."""
+    """Parse an API key. Returns None if the text is not a key."""
     found = _FORM.fullmatch(text)
     if found is None:
         return None
@@ -81,15 +81,15 @@ def hash_of(secret: str) -> bytes:
 
 
 def judge(key: ApiKey, stored: StoredKey | None, now_s: float) -> Principal | Refusal:
-    """Return the holder of a key, or why the key is not valid.
+    """Return the holder of a key, or the reason that the key is not valid.
 
-    Only a caller with the secret learns that the key has expired.
+    A caller learns that a key has expired only if it knows the secret.
     """
     if stored is None:
         return Refusal(ErrorCode.AUTH_INVALID, "the key is not known")
     if not hmac.compare_digest(hash_of(key.secret), stored.secret_hash):
         return Refusal(ErrorCode.AUTH_INVALID, "the secret is not the key's")
-    if stored.revoked_at is not None:  # at once, whatever this clock says
+    if stored.revoked_at is not None:  # takes effect at once, whatever the clock says
         return Refusal(ErrorCode.AUTH_INVALID, "the key is revoked")
     if stored.expires_at is not None and stored.expires_at <= now_s:
         return Refusal(ErrorCode.AUTH_EXPIRED, "the key has expired")

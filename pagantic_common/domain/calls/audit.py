@@ -1,8 +1,8 @@
-"""Audit records in a chain of hashes, which reveals later changes, removals and insertions.
+"""Audit records in a hash chain, which reveals later changes, removals and insertions.
 
-Each record's digest covers its own fields and the digest of the previous record, as in S. Haber and W. S. Stornetta,
-"How to time-stamp a digital document", 1991. With a secret key it is an HMAC (RFC 2104), which cannot be computed from
-the database alone.
+Each record's digest covers the record's fields and the digest of the previous record, as in S. Haber and W. S.
+Stornetta, "How to time-stamp a digital document", 1991. With a secret key, the digest is an HMAC (RFC 2104), which
+cannot be computed from the database alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-START = bytes(32)  # the first record of a chain follows this
+START = bytes(32)  # predecessor digest of a chain's first record
 
 
 class Decision(StrEnum):
-    """Whether a call was let in."""
+    """Whether a call was admitted."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -25,18 +25,18 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Method, resource and decision of a call; never its content.
+    """The method, resource and decision of a call, but never its content.
 
     Attributes:
         at_us: The time, in microseconds since 1970.
-        tenant: The caller's tenant; empty for an unknown caller.
+        tenant: The caller's tenant, or an empty string if the caller is unknown.
         subject: The caller's name.
         kind: How the caller was authenticated.
-        key_id: The API key of the call; empty without a key.
-        method: The method, "Service/Method" without its package.
-        resource: The resource, such as "session talk"; empty if the method implies it.
-        request_id: The id of the request; empty for a call without a request.
-        decision: Whether the call was admitted, a Decision; kept in its stored form, so that a change is detected.
+        key_id: The id of the call's API key, or an empty string if the call has no key.
+        method: The method as "Service/Method", without its package.
+        resource: The resource, such as "session talk", or an empty string if the method implies it.
+        request_id: The id of the request, or an empty string if the call has no request.
+        decision: Whether the call was admitted: a Decision, kept in its stored form so that a change is detected.
         code: The error code of a denial.
     """
 
@@ -58,10 +58,10 @@ class AuditRecord:
 
     Attributes:
         owner: The orchestrator.
-        position: Its number in the chain, counted from 1.
+        position: The record's number in the chain, counted from 1.
         entry: The event.
         previous: The digest of the previous record.
-        digest: The record's own digest.
+        digest: The digest of this record.
     """
 
     owner: str
@@ -73,7 +73,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A place in a chain that does not fit."""
+    """A position in a chain at which a record does not fit."""
 
     owner: str
     position: int
@@ -86,7 +86,7 @@ def follow(owner: str, position: int, previous: bytes, entry: AuditEntry, key: b
 
 
 def digest_of(owner: str, position: int, previous: bytes, entry: AuditEntry, key: bytes = b"") -> bytes:
-    """Return the digest of a record: SHA-256, keyed where there is a key."""
+    """Return the digest of a record: SHA-256, keyed if there is a key."""
     fields = [
         *(owner, position, entry.at_us, entry.tenant, entry.subject, entry.kind, entry.key_id, entry.method),
         *(entry.resource, entry.request_id, entry.decision, entry.code),
@@ -95,7 +95,7 @@ def digest_of(owner: str, position: int, previous: bytes, entry: AuditEntry, key
 
 
 def find_problems(records: Iterable[AuditRecord], key: bytes = b"") -> Iterator[Problem]:
-    """Yield the defects of chains; `records` are sorted by owner and position. A chain may begin at any record."""
+    """Yield the defects of chains. `records` are sorted by owner and position, and a chain may begin at any record."""
     last: AuditRecord | None = None
     for record in records:
         if last is None or record.owner != last.owner:

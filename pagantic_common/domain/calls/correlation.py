@@ -1,4 +1,4 @@
-"""The ids that connect all the work for a request."""
+"""The ids that link all the work for a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CorrelationContext:
-    """Ids of the request, its conversation, its trace, and the cause of the current work."""
+    """Ids of the request, its conversation and its trace, and the cause of the current work."""
 
     request_id: str = ""
     session_id: str = ""

@@ -1,4 +1,4 @@
-"""The caller of a service, as authentication has identified it."""
+"""The caller of a service, as identified by authentication."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_SUBJECT = 512  # characters
 class PrincipalKind(StrEnum):
     """Methods of authentication."""
 
-    LOCAL = "local"  # it did not have to: the service runs without identity
+    LOCAL = "local"  # not authenticated: the service runs without identity
     API_KEY = "api_key"
     TOKEN = "token"  # noqa: S105 - of an identity provider
     CERTIFICATE = "certificate"
-    SERVICE = "service"  # another service of the system, which works for a tenant
+    SERVICE = "service"  # another service of the system, working for a tenant
 
 
 class Scope(StrEnum):
@@ -36,14 +36,15 @@ class Principal:
     """A caller.
 
     Attributes:
-        tenant: Owner of the data that it sees: part of every stored key.
-        subject: Its name within the tenant: a key holder's name, `issuer#subject` of a token, or a SPIFFE id.
-        kind: How it was authenticated.
-        scopes: Its permissions.
-        key_id: Its API key, which can be revoked while a call runs; empty without a key.
-        expires_at: When its credentials expire, in seconds since 1970; None for never.
-        tenant_token: The token that a service forwards when it calls other services for this caller; empty without a
-            token.
+        tenant: Owner of the data that the caller can see; part of every stored key.
+        subject: The caller's name within the tenant: a key holder's name, `issuer#subject` of a token, or a SPIFFE id.
+        kind: How the caller was authenticated.
+        scopes: The caller's permissions.
+        key_id: The id of the caller's API key, or an empty string if there is none. The key can be revoked while a call
+            runs.
+        expires_at: When the caller's credentials expire, in seconds since 1970, or None if they never expire.
+        tenant_token: The token that a service forwards when it calls other services for this caller, or an empty string
+            if there is no token.
     """
 
     tenant: str
@@ -56,7 +57,7 @@ class Principal:
 
     @property
     def identity(self) -> str:
-        """Identifies the caller within its tenant, for any of its keys; empty without authentication."""
+        """The caller's name within the tenant, the same for all the caller's keys; empty if not authenticated."""
         if self.kind is PrincipalKind.LOCAL:
             return ""
         return f"{self.kind.value}:{self.subject}"
@@ -66,5 +67,5 @@ LOCAL = Principal(DEFAULT_TENANT, "local", PrincipalKind.LOCAL, frozenset(Scope)
 
 
 def work_of(tenant: str, subject: str = "") -> Principal:
-    """Return the caller for background work of a tenant, or of one of its callers."""
+    """Return the caller to use for background work of a tenant or of one of its callers."""
     return Principal(tenant, subject, PrincipalKind.SERVICE, frozenset())

@@ -1,1 +1,1 @@
-"""Text of any source: search terms, Unicode normal forms, JSON that was cut off, text for a terminal."""
+"""Text from any source: search terms, Unicode normal forms, truncated JSON, and text for a terminal."""

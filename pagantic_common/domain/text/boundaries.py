@@ -1,4 +1,4 @@
-"""Finds the places between words where a quote may begin and end without a change to a word or a number."""
+"""Finds the positions between words at which a quote may begin and end without altering a word or a number."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Final
 
 from pagantic_common.domain.text.words import is_without_spaces, split_words
 
-_DIGIT_SPACES: Final = "\u00a0\u2007\u2009\u202f"  # between digits they group the digits of a number
-_SYMBOLS: Final = ("Sc", "Sm", "So")  # currency, mathematics, and others such as a degree
-_BEFORE_NUMBER, _AFTER_NUMBER = ".,#\u00a7", "%\u2030\u2031\u066a\uff05\ufe6a\u2032\u2033"  # per cent and primes
+_DIGIT_SPACES: Final = "\u00a0\u2007\u2009\u202f"  # spaces that group the digits of a number
+_SYMBOLS: Final = ("Sc", "Sm", "So")  # currency, mathematics, and other signs, such as a degree
+_BEFORE_NUMBER, _AFTER_NUMBER = ".,#\u00a7", "%\u2030\u2031\u066a\uff05\ufe6a\u2032\u2033"  # e.g. percent and primes
 _OPENING: Final = ("Ps", "Pi")  # brackets and quotation marks
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A place where a quote may end and another may begin: a gap with white space, or an edge of the text.
+    """A position where one quote may end and another may begin: a gap with white space, or an edge of the text.
 
-    A gap between two letters of scripts without spaces is a boundary, too.
+    A gap between two letters of scripts without spaces is also a boundary.
 
     Attributes:
-        words: The number of words before it.
-        left: The end of the previous word, or the beginning of the text.
+        words: The number of words before the boundary.
+        left: The end of the previous word, or the start of the text.
         right: The start of the next word, or the end of the text.
-        ends: The positions where a quote that ends with the previous word may end; the first edge itself.
-        begins: The positions where a quote that begins with the next word may begin; the last edge itself.
+        ends: The positions where a quote that ends with the previous word may end; at the first edge, the edge.
+        begins: The positions where a quote that begins with the next word may begin; at the last edge, the edge.
     """
 
     words: int
@@ -38,7 +38,7 @@ class Boundary:
 
 
 def find_boundaries(text: str) -> list[Boundary]:
-    """Return the boundaries of a text in order, including its edges; empty for a text without words."""
+    """Return the boundaries of a text in order, including its edges, or no boundaries if it has no words."""
     words = split_words(text)
     if not words:
         return []
@@ -56,7 +56,7 @@ def find_boundaries(text: str) -> list[Boundary]:
 
 
 def find_quote(quote: str, source: str) -> int:
-    """Return the first place where a source has a quote that begins and ends at boundaries; -1 without such a place."""
+    """Return the first position in a source at which a quote begins and ends at boundaries, or -1 if there is none."""
     start = source.find(quote)
     if start < 0:
         return start
@@ -69,9 +69,9 @@ def find_quote(quote: str, source: str) -> int:
 
 
 def shortest_quotes(boundaries: Sequence[Boundary], least: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the boundary indexes of the shortest quote from each boundary that has enough words.
+    """Yield the boundary indexes of the shortest quote from each boundary with at least `least` words.
 
-    Leaves out a boundary if the shortest quote of enough words from it is longer than `most`.
+    A boundary is left out if the shortest such quote has more than `most` words.
     """
     end = 0
     for begin, boundary in enumerate(boundaries):
@@ -93,7 +93,7 @@ def _boundary_of_letters(text: str, words: int, left: int, right: int) -> Iterat
 
 
 def _boundary_with_space(text: str, words: int, left: int, right: int) -> Iterator[Boundary]:
-    """Yield the boundary between two words with white space between them."""
+    """Yield the boundary between two words that are separated by white space."""
     spaces = [position for position in range(left, right) if text[position].isspace()]
     if not spaces or (text[left:right] in _DIGIT_SPACES and text[left - 1].isdigit() and text[right].isdigit()):
         return
@@ -103,7 +103,7 @@ def _boundary_with_space(text: str, words: int, left: int, right: int) -> Iterat
 
 
 def _attached_before(text: str, left: int, right: int) -> int:
-    """Return how many characters directly before the word after a gap belong to its number; 0 for another word."""
+    """Return the number of characters attached to the start of the next word, or 0 if it is not a number."""
     start = right
     while text[right].isnumeric() and start > left and not text[start - 1].isspace():
         start -= 1
@@ -113,7 +113,7 @@ def _attached_before(text: str, left: int, right: int) -> int:
 
 
 def _attached_after(text: str, left: int, right: int) -> int:
-    """Return how many characters directly after the word before a gap belong to its number; 0 for another word."""
+    """Return the number of characters attached to the end of the previous word, or 0 if it is not a number."""
     end = left
     while text[left - 1].isnumeric() and end < right and not text[end].isspace():
         end += 1

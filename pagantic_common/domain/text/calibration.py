@@ -1,4 +1,4 @@
-"""Probabilities of a model's yes, their calibration on labels, and how good they are."""
+"""Probabilities that a model answers yes, their calibration on labels, and measures of their quality."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Final
 
 from pagantic_common.domain.text.isotonic import Curve
 
-MAX_SCALING: Final = 1000.0  # of a slope and of an intercept, up and down
-# A double can hold the exponential of these log-odds.
+MAX_SCALING: Final = 1000.0  # largest magnitude of a slope and of an intercept
+# The exponential of these log-odds fits in a double.
 MAX_LOG_ODDS: Final = 700.0
 MAX_STEPS: Final = 100
 MIN_STEP: Final = 1e-10
 MIN_GRADIENT: Final = 1e-9
-RIDGE: Final = 1e-12  # keeps the matrix of a step invertible
+RIDGE: Final = 1e-12  # keeps the matrix of a Newton step invertible
 
 BINS: Final = 10
 
-Example = tuple[float, bool]  # a model's log-odds, and the right answer
-Judged = tuple[float, bool]  # a model's probability, and the right answer
+Example = tuple[float, bool]  # a model's log-odds, and whether yes is right
+Judged = tuple[float, bool]  # a model's probability, and whether yes is right
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A line through log-odds; as it is made, it leaves them as they are."""
+    """A linear map of log-odds. The default map changes nothing."""
 
     slope: float = 1.0
     intercept: float = 0.0
 
     def probability_of(self, log_odds: float) -> float:
-        """Return the probability of yes for a model's log-odds of yes over no."""
+        """Return the calibrated probability of yes, given a model's log-odds of yes over no."""
         return probability_of(self.slope * log_odds + self.intercept)
 
     def judge(self, examples: Sequence[Example]) -> list[Judged]:
-        """Return the probabilities of examples."""
+        """Return a calibrated probability for each example."""
         return [(self.probability_of(log_odds), is_right) for log_odds, is_right in examples]
 
 
 def probability_of(log_odds: float) -> float:
-    """Return the probability with these natural log-odds, in [0, 1]."""
+    """Return the probability, in [0, 1], for these natural log-odds."""
     if log_odds >= 0:
         return 1 / (1 + math.exp(-log_odds))
     odds = math.exp(log_odds)
@@ -49,7 +49,7 @@ def probability_of(log_odds: float) -> float:
 
 
 def fit_calibration(examples: Sequence[Example]) -> Calibration:
-    """Return the line that maximizes the likelihood of the labels; raises ValueError without examples.
+    """Return the line that maximizes the likelihood of the labels. Raises ValueError if there are no examples.
 
     Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that the line is
     finite even if all labels are equal or the log-odds separate them. The steps are Newton's with a line search, after
@@ -78,7 +78,7 @@ def _bounded(value: float) -> float:
 
 
 def _stepped(line: Calibration, points: Sequence[tuple[float, float]]) -> Calibration | None:
-    """Return the line after a step of Newton's method; None if no step improves it."""
+    """Return the line after a step of Newton's method, or None if no step improves it."""
     slope, intercept, by_slope, by_both, by_intercept = 0.0, 0.0, RIDGE, 0.0, RIDGE
     for at, target in points:
         found = line.probability_of(at)
@@ -112,15 +112,18 @@ def _loss_of(line: Calibration, points: Sequence[tuple[float, float]]) -> float:
 
 
 def brier_score(judged: Sequence[Judged]) -> float:
-    """Return the mean squared distance of the probabilities from the labels; 0 is best, 0.25 a coin. Needs a label."""
+    """Return the mean squared distance of the probabilities from the labels.
+
+    0 is perfect, and 0.25 is the score of always answering 0.5. Needs at least one label.
+    """
     return sum((probability - is_right) ** 2 for probability, is_right in judged) / len(judged)
 
 
 def expected_calibration_error(judged: Sequence[Judged]) -> float:
-    """Return how far probabilities are from the share that is right, on average over 10 bins of equal width.
+    """Return the gap between probabilities and the share of right labels, averaged over 10 bins of equal width.
 
-    Naeini, Cooper and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning" (2015). Needs
-    a label.
+    Naeini, Cooper and Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning" (2015). Needs at
+    least one label.
     """
     bins: dict[int, list[Judged]] = {}
     for probability, is_right in judged:
@@ -130,18 +133,16 @@ def expected_calibration_error(judged: Sequence[Judged]) -> float:
 
 
 def area_under_curve(examples: Sequence[Example]) -> float | None:
-    """Return the chance that a right example has higher odds or probability than a wrong example.
+    """Return the chance that a right example has higher odds or a higher probability than a wrong example.
 
-    A tie counts half.
-
-    0.5 is a guess. Returns None if all labels are equal.
+    A tie counts half, and 0.5 is the result of guessing. Returns None if all labels are equal.
     """
     positives = sum(is_right for _, is_right in examples)
     negatives = len(examples) - positives
     if not positives or not negatives:
         return None
-    # In the order of the log-odds, each positive of a group of equal log-odds beats the negatives below the group, and
-    # ties with the negatives in it. Points count in halves, to stay integers.
+    # The groups of equal log-odds are read in ascending order. Each positive beats the negatives of lower groups and
+    # ties with the negatives of its own group. Points are counted in halves, so that they stay integers.
     points = negatives_below = 0
     for _, group in groupby(sorted(examples), key=lambda example: example[0]):
         labels = [is_right for _, is_right in group]
@@ -154,15 +155,15 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelCalibration:
-    """A calibration of answers by label, fitted to the answers of a model; `maps` has a map for each label."""
+    """A calibration of answers for each label, fitted to the answers of a model. `maps` holds a map for each label."""
 
     model: str
     maps: Mapping[str, Calibration | Curve]
 
     def shares_of(self, labels: Sequence[str], logprobs: Sequence[float]) -> tuple[float, ...]:
-        """Return the probabilities of labels, each scaled on its own, then all together; their sum is 1.
+        """Return the probabilities of labels: each is calibrated by its own map, and then all are scaled to sum to 1.
 
-        Raises KeyError for a label that has no map.
+        Raises KeyError if a label has no map.
         """
         log_odds = one_against_rest(logprobs)
         scaled = [self.maps[label].probability_of(odds) for label, odds in zip(labels, log_odds, strict=True)]
@@ -173,7 +174,7 @@ class LabelCalibration:
 
 
 def shares_of(logprobs: Sequence[float]) -> tuple[float, ...]:
-    """Return each probability as a share of the total. At least one logarithm must be finite."""
+    """Return the probabilities, given as logarithms, scaled to sum to 1. At least one logarithm must be finite."""
     best = max(logprobs)
     weights = [math.exp(logprob - best) for logprob in logprobs]
     total = math.fsum(weights)
@@ -181,7 +182,7 @@ def shares_of(logprobs: Sequence[float]) -> tuple[float, ...]:
 
 
 def one_against_rest(logprobs: Sequence[float]) -> tuple[float, ...]:
-    """Return the log-odds of each of at least two probabilities against the sum of the others, within MAX_LOG_ODDS."""
+    """Return the log-odds of each of at least two probabilities against the sum of the rest, within MAX_LOG_ODDS."""
     odds = []
     for index, logprob in enumerate(logprobs):
         others = [other for position, other in enumerate(logprobs) if position != index]

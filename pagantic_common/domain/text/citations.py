@@ -1,6 +1,6 @@
-"""Answers that quote their sources: their bounds, their JSON form, and the check of a finished answer.
+"""Answers that quote their sources: their limits, their JSON form, and the check of a finished answer.
 
-The check knows only the texts of the sources. It does not know how the decoder holds the quotes.
+The check uses only the texts of the sources. It is independent of how the decoder enforces quotes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pagantic_common.domain.text.words import split_words
 
 NOT_IN_SOURCES: Final = "The sources do not have the answer."
 ABSTENTION_JSON: Final = '{"in_sources": false}'
-AFFIRMATION_JSON: Final = '{"in_sources": true'  # the beginning of every other answer
+AFFIRMATION_JSON: Final = '{"in_sources": true'  # prefix of an answer that is not an abstention
 MIN_QUOTE_WORDS: Final = 3
 MAX_CLAIM_CHARS: Final = 300
 MAX_CLAIMS: Final = 32
@@ -26,21 +26,21 @@ LEAST_QUOTE_BOUND, GREATEST_QUOTE_BOUND = 6, 200
 
 @dataclass(frozen=True, slots=True)
 class CitationPolicy:
-    """The bounds of an answer's claims, and whether the model may say that the sources do not have the answer."""
+    """The limits on an answer's claims, and whether the model may say that the answer is not in the sources."""
 
     max_claims: int = 8
     max_quote_words: int = 40
     may_abstain: bool = True
 
     def check(self, field: str) -> None:
-        """Raise InvalidRequest, naming the field, for a bound out of range."""
+        """Raise InvalidRequest, naming the field, if a limit is out of range."""
         _check_bound(f"{field}.max_claims", self.max_claims, 1, MAX_CLAIMS)
         _check_bound(f"{field}.max_quote_words", self.max_quote_words, LEAST_QUOTE_BOUND, GREATEST_QUOTE_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement, the number of its source from 1, and the source's words that it quotes."""
+    """A statement, the number of its source (from 1), and the words quoted from the source."""
 
     text: str
     source: int
@@ -97,7 +97,7 @@ def schema_of(policy: CitationPolicy) -> str:
 
 
 def read_claims(answer_json: str) -> tuple[Claim, ...] | None:
-    """Return the claims of an answer, empty for an abstention; None for a text that is not an answer of this form."""
+    """Return the claims of an answer, which are empty for an abstention, or None if the text is not a valid answer."""
     try:
         answer = parse_json(answer_json)
         if not answer["in_sources"]:
@@ -108,14 +108,14 @@ def read_claims(answer_json: str) -> tuple[Claim, ...] | None:
 
 
 def text_of(claims: Sequence[Claim]) -> str:
-    """Return an answer for people: the claims, each followed by the number of its source."""
+    """Return an answer for people to read: the claims, each followed by the number of its source."""
     if not claims:
         return NOT_IN_SOURCES
     return " ".join(f"{claim.text} [{claim.source}]" for claim in claims)
 
 
 def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -> Iterator[tuple[str, str]]:
-    """Yield the path and a message for each claim that its source does not bear out.
+    """Yield the path of each claim that its source does not support, with a message.
 
     The answer is a document that satisfies the schema of the policy.
     """
@@ -137,18 +137,21 @@ def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -
 
 
 def quotes_of(boundaries: Sequence[Boundary], policy: CitationPolicy) -> Iterator[tuple[int, int]]:
-    """Yield the boundary indexes of the shortest quote from each boundary; nothing for a text without words."""
+    """Yield the boundary indexes of the shortest quote from each boundary. A text without words has none."""
     if boundaries:
         yield from shortest_quotes(boundaries, min(MIN_QUOTE_WORDS, boundaries[-1].words), policy.max_quote_words)
 
 
 def can_be_quoted(sources: Sequence[str], policy: CitationPolicy) -> bool:
-    """Return whether any source can be quoted; a source without words cannot."""
+    """Return whether any source can be quoted. A source without words cannot be quoted."""
     return any(any(quotes_of(find_boundaries(source), policy)) for source in sources)
 
 
 def _problem_of(quote: str, source: str, policy: CitationPolicy) -> str:
-    """Return why a source does not bear out a quote, up to the number of the source; empty when it does."""
+    """Return the reason that a source does not support a quote, or an empty string if it does.
+
+    The reason is a phrase that the number of the source completes.
+    """
     if quote not in source:
         return "must be copied without any change from"
     words, known = len(split_words(quote)), len(split_words(source))

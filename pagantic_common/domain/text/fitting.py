@@ -1,4 +1,4 @@
-"""Gives models texts that may be too long for them: of such a text, a part that fits."""
+"""Passes texts to models. If a text is too long for a model, a part that fits is passed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from pagantic_common.domain.text.ranking import Vectors
 from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS
 
 MAX_HALVINGS = 8
-MAX_TEXTS = 256  # the limit of one call of an embedder
+MAX_TEXTS = 256  # limit for one call of an embedder
 
 ResultT = TypeVar("ResultT")
-PartsOf = Callable[[str], Sequence[str]]  # a text and ever shorter parts of it
+PartsOf = Callable[[str], Sequence[str]]  # a text, then ever shorter parts of it
 
 
 class TextEmbedder(Protocol):
     """Turns texts into vectors of unit length."""
 
     async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
-        """Return a row for each of at most 256 texts; raises the inference service's errors."""
+        """Return a row for each of at most 256 texts. Raises the errors of the inference service."""
 
 
 class PrefixedEmbedder:
-    """Puts the model's prefix before each text; a TextEmbedder, so that a text that is cut keeps its prefix."""
+    """Puts the model's prefix before each text.
+
+    It is a TextEmbedder itself, so that a shortened text keeps the prefix.
+    """
 
     def __init__(self, embedder: TextEmbedder, prefix: str) -> None:
         self._embedder = embedder
@@ -38,12 +41,12 @@ class PrefixedEmbedder:
 
 
 async def check_embedding_model(embedder: TextEmbedder, model: str) -> None:
-    """Raise the inference service's error for a model that it does not serve, or that makes no embeddings."""
+    """Raise the inference service's error if it does not serve a model or the model makes no embeddings."""
     await embedder.embed(model, ["word"])
 
 
 async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
-    """Embed texts in as few calls as possible; cut a text that is too long for the model to its beginning.
+    """Embed texts in as few calls as possible. If a text is too long for the model, a shorter prefix is embedded.
 
     There must be at least one text.
     """
@@ -51,31 +54,34 @@ async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[s
 
 
 async def embed_ends(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
-    """Embed the last 8192 characters of each text, or its end if that is too long for the model.
+    """Embed the last 8192 characters of each text, or a shorter end if they are too long for the model.
 
-    Takes as few calls as possible. There must be at least one text.
+    Makes as few calls as possible. There must be at least one text.
     """
     return await _embed_all(embedder, model, [ends(text)[0] for text in texts], ends)
 
 
 def ends(text: str) -> list[str]:
-    """Return the last 8192 characters of a text, then shorter and shorter ends, each half as long as the previous."""
+    """Return the last 8192 characters of a text, then ever shorter ends, each half as long as the previous."""
     text = text[-MAX_QUERY_CHARS:]
     return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def beginnings(text: str) -> list[str]:
-    """Return a text, then shorter and shorter beginnings, each half as long as the previous."""
+    """Return a text, then ever shorter prefixes of it, each half as long as the previous."""
     return [text[: len(text) >> halvings] for halvings in range(MAX_HALVINGS)]
 
 
 def is_too_long(error: InvalidRequest) -> bool:
-    """Return whether a model refused a text for its length."""
+    """Return whether a model refused a text because of its length."""
     return error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
 
 
 async def first_fitting(parts: Sequence[str], work: Callable[[str], Awaitable[ResultT]]) -> ResultT:
-    """Return the result for the first part that is not too long for the model; raises if all parts are too long."""
+    """Return the result for the first part that is short enough for the model.
+
+    Raises the model's error if all parts are too long.
+    """
     for part in parts[:-1]:
         try:
             return await work(part)
@@ -101,6 +107,6 @@ async def _embed_some(embedder: TextEmbedder, model: str, texts: Sequence[str], 
     except InvalidRequest as error:
         if not is_too_long(error):
             raise
-    half = len(texts) // 2  # a few calls find the texts that are too long
+    half = len(texts) // 2  # halving isolates texts that are too long in few calls
     parts = [await _embed_some(embedder, model, part, parts_of) for part in (texts[:half], texts[half:])]
     return np.concatenate(parts)

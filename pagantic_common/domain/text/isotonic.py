@@ -1,4 +1,4 @@
-"""Curves that only rise: the isotonic regression of labels on log-odds."""
+"""Curves that never fall: the isotonic regression of labels on log-odds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from itertools import groupby, pairwise
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Probabilities at rising log-odds; linear between two points, and constant beyond the ends.
+    """Probabilities at ascending log-odds, linear between two points and constant beyond the ends.
 
-    Raises ValueError for points that do not rise, for probabilities outside [0, 1], and for non-numbers.
+    Raises ValueError if the points do not ascend, if a probability is outside [0, 1], or if a value is not a finite
+    number.
     """
 
     log_odds: tuple[float, ...]
     probabilities: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check the points."""
+        """Check that the points are valid."""
         if not self.log_odds or len(self.log_odds) != len(self.probabilities):
             raise ValueError("a curve needs at least one point, and a probability for each")
         if not all(map(math.isfinite, (*self.log_odds, *self.probabilities))):
@@ -31,7 +32,7 @@ class Curve:
             raise ValueError("the probabilities of a curve must rise, within [0, 1]")
 
     def probability_of(self, log_odds: float) -> float:
-        """Return the probability of yes for a model's log-odds of yes over no."""
+        """Return the calibrated probability of yes, given a model's log-odds of yes over no."""
         above = bisect_right(self.log_odds, log_odds)
         if above == 0:
             return self.probabilities[0]
@@ -44,7 +45,7 @@ class Curve:
 
 @dataclass(slots=True)
 class _Block:
-    """Examples next to each other that share a probability."""
+    """Adjacent examples that share a probability."""
 
     first: float
     last: float
@@ -57,14 +58,14 @@ class _Block:
 
 
 def fit_curve(examples: Sequence[tuple[float, bool]]) -> Curve:
-    """Return the rising curve with the least squared distance to the labels; raises ValueError without examples.
+    """Return the rising curve with the least squared distance to the labels. Raises ValueError without examples.
 
     The algorithm pools adjacent violators (Ayer, Brunk, Ewing, Reid and Silverman, "An Empirical Distribution Function
-    for Sampling with Incomplete Information", 1955). The probabilities are kept away from 0 and 1, because few labels
+    for Sampling with Incomplete Information", 1955). The probabilities are kept away from 0 and 1, because a few labels
     cannot rule out the opposite: with n labels they are within [1 / (n + 2), (n + 1) / (n + 2)].
 
     Args:
-        examples: The log-odds that a model gave, and whether yes was right.
+        examples: The log-odds that a model returned, each with whether yes was right.
     """
     if not examples:
         raise ValueError("there are no examples to calibrate by")

@@ -1,9 +1,9 @@
-"""Completes JSON that was cut off at any place.
+"""Completes JSON that was truncated at any position.
 
 `safe` is the length of the longest prefix that becomes a document when its open containers are closed. It grows with
-each opened container and each complete value. At the end of the text, an open string, number or literal is completed; a
-key without value and a trailing comma are dropped by cutting the text back to `safe`. It takes a single pass, without
-recursion.
+each opened container and each complete value. At the end of the text, an open string, number or literal is completed. A
+key without a value and a trailing comma are dropped by cutting the text back to `safe`. The module makes a single pass,
+without recursion.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NUMBER_CHARS = re.compile(r"[-+0-9.eE]+")
-_CUT_NUMBER = re.compile(r"(?:\.|[eE][+-]?)?\Z")  # the end of a number that was cut
+_CUT_NUMBER = re.compile(r"(?:\.|[eE][+-]?)?\Z")  # the end of a truncated number
 _WORD = re.compile(r"[a-z]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*')
@@ -26,7 +26,7 @@ _CLOSER_OF = {"{": "}", "[": "]"}
 
 
 class _Cut(Exception):
-    """Raised at the end of the text, with the part to keep and the repair that was made."""
+    """Raised at the end of the text, with the part to keep and the repair made."""
 
     def __init__(self, kept: str, repair: str) -> None:
         super().__init__(repair)
@@ -35,9 +35,9 @@ class _Cut(Exception):
 
 
 def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Complete the beginning of a document; return the document and the repairs, in order.
+    """Complete a truncated document, and return the document and the repairs, in order.
 
-    Returns None if the text is not the beginning of a document, or has no value yet.
+    Returns None if the text is not a prefix of a document, or has no value yet.
     """
     walk = _Walk(text)
     try:
@@ -52,10 +52,10 @@ def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def partial_json(text: str) -> Any:
-    """Return the value of the beginning of a JSON text, to show an answer while it streams.
+    """Return the value of a truncated JSON text, to show an answer while it streams.
 
-    A string, number or literal that was cut is kept as far as it goes. Returns None if there is no value yet, or if the
-    text is not JSON.
+    A truncated string, number or literal keeps the part that has arrived. Returns None if there is no value yet, or if
+    the text is not JSON.
     """
     completed = complete_json(text.rstrip())
     if completed is not None:
@@ -75,7 +75,7 @@ def _describe_closing(count: int) -> str:
 
 
 def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Return the end of the match at `at`; `at` itself without a match."""
+    """Return the end of the match at `at`, or `at` if the pattern does not match there."""
     match = pattern.match(text, at)
     if match is None:
         return at
@@ -83,7 +83,7 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 class _Walk:
-    """Reads the text strictly; raises _Cut at its end."""
+    """Reads the text strictly. Raises _Cut at the end of the text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -92,7 +92,7 @@ class _Walk:
         self.closers: list[str] = []
 
     def run(self) -> None:
-        """Read the document; returns when the text is wrong before its end."""
+        """Read the document. Returns if the text is invalid before its end."""
         is_comma_due = False
         while True:
             self.skip_space()
@@ -113,7 +113,7 @@ class _Walk:
         return bool(self.closers) and self.closers[-1] == "}"
 
     def read_closer(self, char: str) -> bool:
-        """Read the end of the innermost container; False when `char` is not its end."""
+        """Read the end of the innermost container. Returns False if `char` does not end it."""
         if not self.closers or char != self.closers[-1]:
             return False
         self.closers.pop()
@@ -122,7 +122,7 @@ class _Walk:
         return True
 
     def read_comma(self, char: str) -> bool:
-        """Read a comma and the space after it; False without a comma, and after the document."""
+        """Read a comma and the space after it. Returns False if there is no comma, or if the document has ended."""
         if not self.closers or char != ",":
             return False
         self.at += 1
@@ -150,7 +150,10 @@ class _Walk:
         return True
 
     def read_value(self) -> bool | None:
-        """Read a scalar (returns False) or a container's opening (True); returns None for anything else."""
+        """Read a scalar or the opening of a container.
+
+        Returns False for a scalar, True for a container, and None for anything else.
+        """
         char = self.text[self.at]
         if char in _CLOSER_OF:
             self.closers.append(_CLOSER_OF[char])
@@ -194,7 +197,7 @@ class _Walk:
         return True
 
     def cut_number(self, number: re.Match[str] | None) -> bool:
-        """Keep the number that the text ends with, as far as it goes; False when it is not a number."""
+        """Keep as much as possible of the number at the end of the text. Returns False if it is not a number."""
         if number is None:
             raise _Cut(self.text[: self.safe], "cut number dropped")
         if not _CUT_NUMBER.match(self.text, number.end()):

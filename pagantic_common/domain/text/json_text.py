@@ -1,4 +1,4 @@
-"""JSON as the system reads and writes it: strict, bounded in depth, without rounding of integers."""
+"""JSON as the system reads and writes it: strict, limited in depth, and without rounding of integers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-# Nested lists and objects. Python's own limit depends on its version and on the caller's stack; recursive code
-# that takes two frames for a level still has room within it.
+# The depth of nested lists and objects. Python's limit depends on its version and on the caller's stack. This limit
+# leaves room for recursive code that uses two frames per level.
 MAX_DEPTH = 256
 _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class JsonTextError(ValueError):
-    """The text is not JSON; the message says where."""
+    """The text is not valid JSON. The message states the position or the reason."""
 
 
 def _reject_constant(name: str) -> Any:
@@ -29,9 +29,9 @@ def _finite_float(text: str) -> float:
 
 
 def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
-    """Parse strict JSON (RFC 8259: no NaN, no Infinity); raises JsonTextError, with line and column.
+    """Parse strict JSON (RFC 8259: no NaN, no Infinity). Raises JsonTextError, with line and column.
 
-    Rewritable JSON can be written again as UTF-8: no number beyond a double, no half of a surrogate pair.
+    Rewritable JSON can be written again as UTF-8: it has no number beyond a double, and no lone surrogate.
     """
     try:
         parse_float = _finite_float if is_rewritable else None
@@ -46,7 +46,7 @@ def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
         raise JsonTextError("an escape gives half of a surrogate pair") from None
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer has too many digits for Python to convert
         if isinstance(error, JsonTextError):
             raise
         raise JsonTextError("an integer has too many digits") from None
@@ -76,5 +76,5 @@ def _too_deep() -> JsonTextError:
 
 
 def dump_json(value: Any) -> str:
-    """Write compact JSON, keys in their order, characters as they are."""
+    """Write compact JSON, with keys in their order and characters unescaped where possible."""
     return _write(value)

@@ -1,4 +1,4 @@
-"""Quotes text that others wrote, for a prompt."""
+"""Quotes untrusted text for use in a prompt."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _RUNS = re.compile("`{3,}")
 
 
 def fenced(text: str) -> str:
-    """Return a text in a fence that no line of it can end (CommonMark, section 4.5).
+    """Return a text in a fence that none of its lines can close (CommonMark, section 4.5).
 
-    Runs of backticks are cut to 16, so that the fence stays short.
+    Runs of backticks are shortened to 16, so that the fence stays short.
     """
     text = _LONG_RUNS.sub("`" * MAX_RUN, text)
     longest = max(map(len, _RUNS.findall(text)), default=2)

@@ -1,6 +1,6 @@
-"""Orders positions by their scores, fuses orders, and spreads a selection over different texts.
+"""Ranks positions by their scores, fuses rankings, and diversifies a selection of texts.
 
-An order is an array of positions, best first; ties are in the order of the positions.
+An order is an array of positions, best first. Ties are in the order of the positions.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 Order = NDArray[np.intp]
-Scores = NDArray[np.float64]  # one for each position
-Vectors = NDArray[np.float32]  # one row per text
+Scores = NDArray[np.float64]  # one score for each position
+Vectors = NDArray[np.float32]  # one row for each text
 
 RRF_K: Final = 60
-SMOOTHED: Final = 50  # candidates with smoothed scores
-SMOOTHING_NEIGHBOURS: Final = 6  # of each candidate, itself included
+SMOOTHED: Final = 50  # number of candidates whose scores are smoothed
+SMOOTHING_NEIGHBOURS: Final = 6  # of each candidate, including itself
 SAMPLING: Final = 16
 
 
 class Fusion(StrEnum):
-    """Ways to fuse the scores of several searches or scorers; the value is the score_kind."""
+    """Ways to fuse the scores of several searches or scorers. The value is the score_kind."""
 
     RECIPROCAL_RANK = "rrf"
     WEIGHTED = "weighted"
 
 
 def best_positions(scores: Scores, above: float, limit: int) -> Order:
-    """Return the positions of the `limit` highest scores above a bound."""
+    """Return the positions of the `limit` highest scores that exceed `above`."""
     if limit <= 0:
         return np.empty(0, dtype=np.intp)
     candidates = np.flatnonzero(scores > above)
     sample = scores[::SAMPLING]
     if len(candidates) > SAMPLING * limit and len(sample) > limit:
-        # The limit-th highest score of a sample is at most the limit-th highest of all: no position below it is among
-        # the best.
+        # The limit-th highest score of a sample is at most the limit-th highest score of all. Positions that score
+        # lower than this bound are therefore not among the best.
         bound = np.partition(sample, len(sample) - limit)[len(sample) - limit]
         candidates = candidates[scores[candidates] >= bound]
     order = np.argsort(-scores[candidates], kind="stable")[:limit]
@@ -46,7 +46,7 @@ def best_positions(scores: Scores, above: float, limit: int) -> Order:
 
 
 def fuse_ranks(legs: Sequence[tuple[Order, float]]) -> dict[int, float]:
-    """Return the weighted sum of 1 / (60 + rank) over the legs that rank a position; the first rank is 1.
+    """Return, for each position, the weighted sum of 1 / (60 + rank) over the legs that rank it. Ranks start at 1.
 
     Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods"
     (2009), with their k. A leg is an order and its weight, which is 1 in the paper.
@@ -59,15 +59,16 @@ def fuse_ranks(legs: Sequence[tuple[Order, float]]) -> dict[int, float]:
 
 
 def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]:
-    """Return the weighted sum of the scores of each leg, scaled to [0, 1] over that leg's order.
+    """Return, for each position, the weighted sum of the legs' scores, scaled to [0, 1] over each leg's order.
 
-    A leg is an order, the scores of all positions, and its weight. A position that a leg's order lacks gets 0 from it.
+    A leg is an order, the scores of all positions, and its weight. A position missing from a leg's order scores 0 in
+    that leg.
     """
     fused: dict[int, float] = {}
     for order, scores, weight in legs:
         if not len(order):
             continue
-        found = scores[order] / 2  # the span of two scores may exceed the largest number
+        found = scores[order] / 2  # the difference of two scores may overflow a double
         lowest, highest = float(found.min()), float(found.max())
         span = highest - lowest or 1.0
         for position, score in zip(order.tolist(), found.tolist(), strict=True):
@@ -79,7 +80,7 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
 
 
 def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]:
-    """Return, for every position of any order, the weighted sum of each leg's scores as fractions of its highest.
+    """Return, for each position in any order, the weighted sum of the legs' scores as fractions of the leg's highest.
 
     A leg is an order, the scores of all positions, and its weight. A score below 0 counts as 0.
     """
@@ -93,17 +94,18 @@ def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, flo
 
 
 def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
-    """Return the candidates' scores, drawn towards the scores of their nearest candidates.
+    """Return the candidates' scores, each drawn towards the scores of the nearest candidates.
 
-    Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each score becomes (1 -
-    weight) of its own and `weight` of the mean of the smoothed scores of its neighbours, including itself, weighted by
-    their cosines. The weight is at least 0 and below 1. Results lie between the lowest and the highest score.
+    Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each new score is the sum of
+    (1 - weight) of the candidate's own score and `weight` of the mean of the smoothed scores of its neighbours,
+    including itself, weighted by their cosines. The weight is at least 0 and below 1. Results lie between the lowest
+    and the highest score.
     """
     count = len(scores)
     if not count or not weight:
         return scores
     cosines = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
-    np.fill_diagonal(cosines, 1.0)  # also where a candidate has no vector
+    np.fill_diagonal(cosines, 1.0)  # also for a candidate without a vector
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :SMOOTHING_NEIGHBOURS]
     nearness = np.zeros_like(cosines)
     np.put_along_axis(nearness, order, np.take_along_axis(cosines, order, axis=1), axis=1)
@@ -115,9 +117,9 @@ def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
 def diversify(vectors: Vectors, scores: Sequence[float], diversity: float, limit: int) -> list[int]:
     """Return the indexes of at most `limit` candidates by maximal marginal relevance.
 
-    Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998): each next candidate has the highest
-    (1 - diversity) * relevance - diversity * (highest cosine with those chosen before). Relevance is the score scaled
-    to [0, 1]; a diversity of 0 keeps the order by score.
+    Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998): each next candidate has the highest (1
+    - diversity) * relevance - diversity * (highest cosine with the candidates already chosen). Relevance is the score
+    scaled to [0, 1]; a diversity of 0 keeps the order by score.
     """
     count = len(scores)
     relevance = np.asarray(scores, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Scores of texts for a query: Okapi BM25, and the fraction of query terms in the text. Terms are caseless words."""
+"""Scores of texts for a query: Okapi BM25, and the fraction of query terms that occur. Terms are caseless words."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final
 
 from pagantic_common.domain.text.normalization import normalize_nfkc
 
-K1: Final = 1.5  # saturation: a lower value lets repeated terms count for less
-B: Final = 0.75  # length normalization: 0 ignores the length of a text
+K1: Final = 1.5  # saturation: a lower value reduces the weight of repeated terms
+B: Final = 0.75  # length normalization: 0 ignores the length of the text
 
 MAX_QUERY_CHARS: Final = 8192
-TERM_BYTES: Final = 150  # memory of an indexed term without its postings
+TERM_BYTES: Final = 150  # memory of an indexed term, excluding its postings
 
 _WORD = re.compile(r"\w+")
-# Normalizing holds the interpreter lock, so a text is normalized in pieces. Pieces end between words where possible.
+# Normalizing holds the interpreter lock, so a text is normalized in pieces, which end between words if possible.
 _PIECE = re.compile(r"(?s).{1,4096}(?=\s|\Z)|.{1,4096}")
 
 
 def split_terms(text: str) -> list[str]:
-    """Split into terms: runs of Unicode letters, digits and underscores, normalized (NFKC) and casefolded."""
+    """Split a text into terms: runs of Unicode letters, digits and underscores, normalized (NFKC) and casefolded."""
     return [term for piece in _PIECE.findall(text) for term in _WORD.findall(normalize_nfkc(piece).casefold())]
 
 
@@ -33,7 +33,7 @@ def query_terms(query: str) -> list[str]:
 
 
 def coverage_of(query: str, texts: Iterable[str]) -> float:
-    """Return the fraction of the query's terms that occur in any of the texts; 0 for a query without terms."""
+    """Return the fraction of the query's terms that occur in any of the texts, or 0 if the query has no terms."""
     terms = set(query_terms(query))
     if not terms:
         return 0.0
@@ -44,10 +44,10 @@ _NOWHERE: Final = array("I")
 
 
 class TextIndex:
-    """An inverted index over texts; built once, searched often. Texts are named by their position."""
+    """An inverted index over texts, built once and searched often. Texts are identified by their position."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        # For each term: position, count, position, count, ...
+        # for each term: position, count, position, count, ...
         self._postings: dict[str, array[int]] = defaultdict(lambda: array("I"))
         lengths: list[int] = []
         for position, text in enumerate(texts):
@@ -61,15 +61,15 @@ class TextIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory of the index."""
+        """Estimated memory of the index in bytes."""
         postings = sum(occurrences.itemsize * len(occurrences) for occurrences in self._postings.values())
         return postings + TERM_BYTES * len(self._postings) + 32 * self._size
 
     def bm25(self, query: str) -> dict[int, float]:
-        """Return the score, above 0, of each text that has a term of the query.
+        """Return the score, above 0, of each text that contains a term of the query.
 
-        Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the inverse
-        document frequency ln(1 + (N - n + 0.5) / (n + 0.5)) that Lucene uses, which is never negative.
+        Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with Lucene's inverse
+        document frequency ln(1 + (N - n + 0.5) / (n + 0.5)), which is never negative.
         """
         scores: dict[int, float] = defaultdict(float)
         for term in query_terms(query):
@@ -81,7 +81,7 @@ class TextIndex:
         return dict(scores)
 
     def coverage(self, query: str) -> dict[int, float]:
-        """Return the fraction of the query's terms, in (0, 1], that each text has; leaves out texts without any."""
+        """Return the fraction, in (0, 1], of the query's terms in each text, without texts that have none."""
         terms = query_terms(query)
         matched = Counter(position for term in terms for position in self._postings.get(term, _NOWHERE)[::2])
         return {position: count / len(terms) for position, count in matched.items()}

@@ -1,4 +1,4 @@
-"""Text of models, tools and documents for a terminal: without control sequences, in lines that end between words."""
+"""Text of models, tools and documents for a terminal, without control sequences and wrapped between words."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _UNSEEN = re.compile(r"[^\n\t\x20-\x7e]")
 _PIECE = re.compile(r"\n|[^\S\n]+|\S+")
 _WIDE = ("W", "F")
 _SPACE, _DELETE, _PICTURES = 0x20, 0x7F, 0x2400
-# Scripts and emoji need joiners and U+FE0F; the signs around Arabic and Syriac numbers and the like are seen.
+# Scripts and emoji need joiners and U+FE0F; signs such as those around Arabic and Syriac numbers are visible.
 _KEPT = "\u200c\u200d\ufe0f\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2"
 # Control characters except tab and line feed, line separators, lone surrogates, and invisible characters, such as
-# overrides of direction and characters that can hide whole texts.
+# direction overrides and characters that can hide whole texts.
 _STEERING = re.compile(f"{_CONTROL.pattern}|[\u2028\u2029\ud800-\udfff]|(?![{_KEPT}]){INVISIBLE.pattern}")
 
 
 def plain_text(text: str) -> str:
-    """Return the text without terminal control sequences and control characters; newlines and tabs stay."""
+    """Return the text without terminal control sequences and control characters, except newlines and tabs."""
     return _CONTROL.sub("", _SEQUENCE.sub("", text))
 
 
 def visible_text(text: str) -> str:
-    """Return the text with the characters that a terminal obeys instead of shows written by name.
+    """Return the text with a visible name for each character that a terminal would obey instead of show.
 
-    ESC is ␛, and U+202E is «U+202E»; newlines and tabs stay. Nothing is left out, as `plain_text` does.
+    ESC becomes ␛, and U+202E becomes «U+202E». Newlines and tabs stay. Unlike `plain_text`, this leaves nothing out.
     """
     return _STEERING.sub(_name_steering, text.replace("\r\n", "\n"))
 
@@ -50,7 +50,8 @@ def _name_steering(match: re.Match[str]) -> str:
 def plain_json(text: str) -> str:
     """Return the same JSON with the invisible characters of its strings as escapes.
 
-    Invisible are control characters, and characters that change the direction or the look of the text around them.
+    Invisible characters are control characters, and characters that change the direction or the look of the surrounding
+    text.
     """
     return _UNSEEN.sub(_escape_unseen, text.replace("\r", ""))
 
@@ -63,10 +64,10 @@ def _escape_unseen(match: re.Match[str]) -> str:
 
 
 class WordWrap:
-    """Breaks a text that arrives in pieces into lines between words.
+    """Breaks a text that arrives in pieces into lines, between words.
 
-    A line break replaces the space before a word; nothing else is added or lost. A word longer than a line is left
-    whole. A word is held until its end has arrived, or until `flush`.
+    A line break replaces the space before a word; nothing else is added or lost. A word longer than a line stays whole.
+    A word is held back until its end has arrived, or until `flush`.
     """
 
     def __init__(self, width: int) -> None:
@@ -76,7 +77,7 @@ class WordWrap:
         self._word = ""
 
     def feed(self, text: str) -> str:
-        """Return the text that can be written now."""
+        """Add a piece, and return the text that can be written now."""
         pieces = _PIECE.findall(self._word + text)
         self._word = ""
         if pieces and not pieces[-1].isspace():
@@ -84,7 +85,7 @@ class WordWrap:
         return "".join(self._place(piece) for piece in pieces)
 
     def flush(self) -> str:
-        """Return the held text; the next text continues the line."""
+        """Return the text held back. The next piece continues the same line."""
         written = ""
         if self._word:
             written = self._place(self._word)

@@ -1,4 +1,4 @@
-"""Splits text of any language into words, and recognizes letters of scripts without spaces between words."""
+"""Splits text of any language into words, and recognizes letters of scripts that write no spaces between words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-MAX_WORD_CHARS: Final = 40  # a longer run of letters is several words
+MAX_WORD_CHARS: Final = 40  # a longer run is split into several words
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
@@ -18,8 +18,8 @@ def is_without_spaces(char: str) -> bool:
 def split_words(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each word, in order.
 
-    A word is a run of at most 40 letters, digits, marks and underscores. In a script without spaces each letter is a
-    word, with its marks.
+    A word is a run of at most 40 letters, digits, marks and underscores. In a script without spaces, each letter with
+    its marks is a word.
     """
     spans: list[tuple[int, int]] = []
     start = -1

@@ -1,1 +1,1 @@
-"""The caller of a method: its identity, its permissions, and its correlation data."""
+"""The caller of a method: its identity, permissions and correlation data."""

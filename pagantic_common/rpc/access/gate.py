@@ -1,4 +1,4 @@
-"""Lets a call in: finds its caller, and looks whether that caller may call the method."""
+"""Admits calls: identifies the caller, and checks whether the caller may call the method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 from pagantic_common.telemetry.scope import work_scope
 
-RECHECK_S = 2.0  # how often the credentials of a running call are checked again
+RECHECK_S = 2.0  # interval between checks of a running call's credentials
 
 ResponseT = TypeVar("ResponseT")
 
@@ -26,49 +26,49 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Authenticator(Protocol):
-    """Knows callers by their credentials."""
+    """Identifies callers by their credentials."""
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller; `credentials` is the call's `authorization`, empty without credentials.
+        """Return the caller. `credentials` is the call's `authorization`, or an empty string if it has none.
 
-        Raises Unauthenticated, and Unavailable if the check is impossible.
+        Raises Unauthenticated if the credentials are refused, and Unavailable if they cannot be checked.
         """
 
 
 class PeerReader(Protocol):
-    """Knows callers by the certificates of their connections."""
+    """Identifies callers by the certificates of their connections."""
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return the caller of a call without credentials; None if its certificate names no caller.
+        """Return the caller of a call without credentials, or None if its certificate names no caller.
 
-        `spiffe_id` is the SPIFFE id of the certificate, empty without a certificate. Raises PermissionDenied for a
-        connection that may not call at all.
+        `spiffe_id` is the SPIFFE id in the certificate, or an empty string if there is none. Raises PermissionDenied if
+        the connection may not make any calls.
         """
 
 
-# Called for a denied call, with its method, its caller if known, and the error.
+# Called for each denied call with its method, its caller if known, and the error.
 OnDenied = Callable[[str, Principal | None, PaganticError], None]
 
 
-# Counts an admitted call; raises Overloaded beyond the limit.
+# Counts an admitted call. Raises Overloaded if the limit is exceeded.
 Meter = Callable[[Principal], Awaitable[None]]
 
 
 async def _count_nothing(_caller: Principal) -> None:
-    """Any number of calls is let in."""
+    """Admit a call without counting it."""
 
 
 def _tell_nobody(_method: str, _caller: Principal | None, _error: PaganticError) -> None:
-    """Ignore denials."""
+    """Ignore a denied call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Authenticator of a service, and the listener for its decisions.
+    """The authenticator of a service, and the listener for its decisions.
 
     Attributes:
-        authenticator: Without it, each caller is the local caller, which may call everything.
-        peers: Without it, certificates are ignored.
+        authenticator: Identifies callers. If None, each caller is the local caller, which may call everything.
+        peers: Reads certificates. If None, certificates are ignored.
         on_denied: Called for each denied call.
         meter: Counts the admitted calls.
     """
@@ -84,14 +84,14 @@ OPEN_TO_ALL = Guard()
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Access to a method: the scope that it needs, and its service's guard."""
+    """Access to a method: the scope that it needs, and the guard of its service."""
 
     scope: Scope
     guard: Guard
 
 
 class Admitted:
-    """A call that was let in, and whether its caller's credentials are still valid."""
+    """An admitted call, and whether its caller's credentials are still valid."""
 
     def __init__(self, *, is_watched: bool) -> None:
         self._is_watched = is_watched
@@ -99,15 +99,18 @@ class Admitted:
         self._limit: asyncio.Timeout | None = None
 
     async def next_of(self, responses: AsyncGenerator[ResponseT, None]) -> ResponseT | None:
-        """Return the next response of a stream, None at its end; raises the refusal as `until_refused` does.
+        """Return the next response of a stream, or None at its end. Raises the refusal as `until_refused` does.
 
-        The response is not sent inside: a send that gRPC sees cancelled leaves the caller without a status.
+        The response must be sent outside of this method. If gRPC sees a send cancelled, the caller receives no status.
         """
         async with self.until_refused():
             return await anext(responses, None)
 
     def until_refused(self) -> AbstractAsyncContextManager[None]:
-        """Cancel the work inside once the credentials are refused, and raise the refusal, also before it begins."""
+        """Cancel the enclosed work when the credentials are refused, and raise the refusal.
+
+        A refusal that precedes the work is raised at its start.
+        """
         if not self._is_watched:
             return nullcontext()
         return self._until_refused()
@@ -127,16 +130,16 @@ class Admitted:
             self._limit = None
 
     def refuse(self, refusal: Unauthenticated) -> None:
-        """End the work that is waited for, and begin no more."""
+        """End the work in progress, and prevent further work."""
         self._refusal = refusal
         if self._limit is not None:
             self._limit.reschedule(asyncio.get_running_loop().time())
 
 
 class Gate:
-    """Access to the methods of a server; `doors` are named "service/Method".
+    """Access to the methods of a server. The keys of `doors` have the form "service/Method".
 
-    A method without a door denies every call.
+    A method without a door rejects every call.
     """
 
     def __init__(self, doors: Mapping[str, Door]) -> None:
@@ -146,9 +149,9 @@ class Gate:
     async def admit(
         self, method: str, metadata: Metadata, spiffe_id_of_peer: Callable[[], str] = str
     ) -> AsyncIterator[Admitted]:
-        """Set the caller for the work inside, and check its credentials again while the work runs.
+        """Set the caller for the enclosed work, and recheck the caller's credentials while the work runs.
 
-        Raises Unauthenticated and PermissionDenied, and Overloaded for a caller that calls too often.
+        Raises Unauthenticated, PermissionDenied or, if the caller calls too often, Overloaded.
         """
         door = self._doors.get(method)
         if door is None:
@@ -190,7 +193,10 @@ async def _identify(guard: Guard, metadata: Metadata, spiffe_id_of_peer: Callabl
 
 
 def _credentials_of(metadata: Metadata) -> str:
-    """Return the only `authorization` of a call; a proxy may have checked another than we would take."""
+    """Return the only `authorization` of a call.
+
+    Raises Unauthenticated if there are several, because a proxy may have checked a different header.
+    """
     found = [value for key, value in metadata if key == AUTHORIZATION_KEY]
     if len(found) > 1:
         raise Unauthenticated(f"the call has {len(found)} credentials: send one")
@@ -198,7 +204,7 @@ def _credentials_of(metadata: Metadata) -> str:
 
 
 class _Watch:
-    """Checks the credentials of a running call periodically."""
+    """Rechecks the credentials of a running call periodically."""
 
     def __init__(
         self, authenticator: Authenticator, credentials: str, expires_at: float | None, admitted: Admitted
@@ -211,11 +217,11 @@ class _Watch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Check them after a while for the first time: most calls end before."""
+        """Schedule the first check of the credentials. Most calls end before it."""
         self._first = asyncio.get_running_loop().call_later(RECHECK_S, self._begin)
 
     def stop(self) -> None:
-        """Check them no more."""
+        """Stop checking the credentials."""
         if self._first is not None:
             self._first.cancel()
         if self._task is not None:

@@ -1,4 +1,4 @@
-"""Remembers the callers of signed tokens, because checking a signature costs more than the rest of a short call."""
+"""Caches the callers of signed tokens, because checking a signature costs more than the rest of a short call."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ class _Known:
 
 
 class KnownTokens:
-    """The most recently checked tokens, by their text."""
+    """The most recently checked tokens, keyed by their text."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def find(self, credentials: str, keys: object, now_s: float) -> Principal | None:
-        """Return the caller of a token that was valid under these very keys, and has not expired at `now_s`."""
+        """Return the caller of a token, or None if the token is unknown or has expired at `now_s`.
+
+        The token must have been valid under the same `keys` object.
+        """
         known = self._known.get(credentials)
         if known is None or known.keys is not keys or known.expires_at <= now_s:
             return None
         return known.principal
 
     def keep(self, credentials: str, keys: object, principal: Principal, expires_at: float) -> None:
-        """Remember a valid token."""
+        """Add a valid token."""
         self._known[credentials] = _Known(principal, expires_at, keys)
         self._known.move_to_end(credentials)
         if len(self._known) > MAX_KNOWN:

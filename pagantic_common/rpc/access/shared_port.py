@@ -1,4 +1,4 @@
-"""A service on a port that it shares between other services and outside callers, each with a servicer and a guard."""
+"""A service on a port shared by other services and outside callers, with a servicer and a guard for each."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ StreamBehavior = Callable[[Any, Any], AsyncGenerator[Any, None]]
 def share(inner: Registration, edge: Registration) -> Registration:
     """Return a registration that sends calls with tenant tokens to `inner`, and other calls to `edge`.
 
-    Both have the same service. If either has no authenticator, the calls cannot be distinguished, and `inner` gets all
-    of them.
+    Both registrations have the same service name. If either has no authenticator, the calls cannot be distinguished,
+    and all of them go to `inner`.
     """
     of_services, of_callers = inner.guard.authenticator, edge.guard.authenticator
     if of_services is None or of_callers is None:
@@ -47,13 +47,13 @@ def share(inner: Registration, edge: Registration) -> Registration:
 
 
 class _Either:
-    """Knows services by their tenant tokens, and all others as the edge does; an Authenticator."""
+    """An Authenticator that identifies services by their tenant tokens, and other callers as the edge does."""
 
     def __init__(self, of_services: Authenticator, of_callers: Authenticator) -> None:
         self._of_services, self._of_callers = of_services, of_callers
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller; raises Unauthenticated and Unavailable."""
+        """Return the caller. Raises Unauthenticated and Unavailable."""
         if is_tenant_token(credentials):
             with suppress(Unauthenticated):
                 return await self._of_services.authenticate(credentials)
@@ -67,10 +67,10 @@ class _Recorder:
         self.handlers: dict[str, Any] = {}
 
     def add_generic_rpc_handlers(self, _handlers: Sequence[Any]) -> None:
-        """Take the same handlers in their older form."""
+        """Ignore the handlers in their older form."""
 
     def add_registered_method_handlers(self, _service: str, handlers: Handlers) -> None:
-        """Take the handlers of a service's methods."""
+        """Record the handlers of a service's methods."""
         self.handlers.update(handlers)
 
 

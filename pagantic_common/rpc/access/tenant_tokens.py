@@ -1,8 +1,8 @@
-"""Tenant tokens, which the orchestrator sends to inform the other services of the tenant of their work.
+"""Tenant tokens, by which the orchestrator informs other services of the tenant for whom they work.
 
 A token is a JWT (RFC 7519), signed with Ed25519 (RFC 9864). It names the tenant, the permissions of its bearer, and the
-services that accept it; it is valid for minutes. A service that calls another service forwards its caller's token, so
-it can work only for its own callers.
+services that accept it, and it is valid for minutes. A service that calls another service forwards its caller's token,
+so that it can work only for its own callers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ISSUER = "pagantic"
 TYPE = "tenant+jwt"
 ALGORITHM: Final = "Ed25519"
 LIFETIME_S = 300.0
-RENEW_S = 60.0  # a token is sent for so long, and has the rest of its life to be passed on
-LEEWAY_S = 30  # the allowed difference between clocks
+RENEW_S = 60.0  # a token is sent for this long; the rest of its lifetime allows it to be forwarded
+LEEWAY_S = 30  # tolerated difference between clocks
 MAX_TOKEN_BYTES = 4096
 MAX_SIGNED = 4096
 SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ, Scope.WRITE})
-# The services that a called service calls for its callers.
+# For each service, the services that it calls on behalf of its callers.
 PASSED_ON = {"constraint": ("inference",), "context": ("inference",), "rerank": ("inference",)}
 _BEARER = "Bearer "
 _PEM_END = b"-----END PUBLIC KEY-----"
@@ -43,11 +43,11 @@ log = get_logger(__name__)
 
 
 class TenantTokens:
-    """Makes the credentials for the orchestrator's calls of the other services.
+    """Makes the credentials for the orchestrator's calls of other services.
 
     Args:
-        key: Returns the private key that signs now.
-        now_s: Seconds since 1970.
+        key: Returns the private key to sign with at present.
+        now_s: Returns the time in seconds since 1970.
     """
 
     def __init__(self, key: Callable[[], OKPKey], now_s: Callable[[], float] = time.time) -> None:
@@ -56,7 +56,7 @@ class TenantTokens:
         self._signed: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
 
     def credentials(self, area: str, principal: Principal) -> str:
-        """Return the `authorization` for a call of a service in the name of a caller's tenant."""
+        """Return the `authorization` for a call of a service on behalf of the caller's tenant."""
         place, now_s = (area, principal.tenant), self._now_s()
         signed_s, credentials = self._signed.get(place, (0.0, ""))
         if not 0 <= now_s - signed_s < RENEW_S:
@@ -82,13 +82,14 @@ class TenantTokens:
 
 
 class TenantTokenReader:
-    """Authenticates callers by their tenant tokens; an Authenticator.
+    """An Authenticator that identifies callers by their tenant tokens.
 
     Args:
-        area: The service that reads them.
-        keys: Returns the public keys of the orchestrators; None if the service has no keys, and accepts no token.
-        is_required: Whether a call without a token is refused; otherwise its caller is the local caller.
-        now_s: Seconds since 1970.
+        area: The service that reads the tokens.
+        keys: Returns the public keys of the orchestrators. None means that the service has no keys and accepts no
+            token.
+        is_required: Whether a call without a token is refused. If not, the caller is the local caller.
+        now_s: Returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class TenantTokenReader:
         )
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the tenant that a service works for; logs why a token is refused."""
+        """Return the caller for the tenant that the token names, and log the reason if the token is refused."""
         if not credentials:
             if self._is_required:
                 raise Unauthenticated("the call has no tenant token", code=ErrorCode.AUTH_MISSING)
@@ -147,7 +148,7 @@ class TenantTokenReader:
 
 
 def is_tenant_token(credentials: str) -> bool:
-    """Return whether credentials claim to be a tenant token; they may still be invalid."""
+    """Return whether credentials claim to be a tenant token. The token may still be invalid."""
     try:
         header = jws.extract_compact(credentials.removeprefix(_BEARER).encode()).protected
     except (JoseError, ValueError):
@@ -156,12 +157,15 @@ def is_tenant_token(credentials: str) -> bool:
 
 
 def read_signing_key(path: Path) -> Callable[[], OKPKey]:
-    """Return a function that reads the private key of a PEM file; raises InvalidRequest for an unusable file."""
+    """Return a function that reads the private key in a PEM file. Raises InvalidRequest if the file is unusable."""
     return WatchedFile(path, "SIGNING_KEY_FILE", _parse_signing_key).content
 
 
 def read_tenant_tokens(area: str, settings: InnerSettings) -> TenantTokenReader:
-    """Return the authenticator of a service behind the orchestrator; raises InvalidRequest for an unusable file."""
+    """Return the authenticator of a service behind the orchestrator.
+
+    Raises InvalidRequest if the file of verifying keys is unusable.
+    """
     keys = None
     if (path := settings.verifying_keys_file) is not None:
         keys = WatchedFile(path, "VERIFYING_KEYS_FILE", _parse_verifying_keys).content
@@ -169,7 +173,7 @@ def read_tenant_tokens(area: str, settings: InnerSettings) -> TenantTokenReader:
 
 
 def write_key_pair(folder: Path) -> tuple[Path, Path]:
-    """Make a signing key and its verifying key in a folder, unless they are there; return their paths."""
+    """Make a signing key and its verifying key in a folder unless both exist, and return their paths."""
     signing, verifying = folder / "signing.pem", folder / "verifying.pem"
     if not (signing.exists() and verifying.exists()):
         key = OKPKey.generate_key(ALGORITHM)

@@ -1,4 +1,4 @@
-"""A file that is read again when it changes, so that keys and policies can be replaced without a restart."""
+"""A file that is reread when it changes, so that keys and policies can be replaced without a restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.telemetry.logging import get_logger
 
 MAX_BYTES = 64 * 1024
-LOOK_S = 1.0  # between looks whether the file has changed
+LOOK_S = 1.0  # between checks for changes of the file
 
 ContentT = TypeVar("ContentT")
 
@@ -19,16 +19,16 @@ log = get_logger(__name__)
 
 
 class WatchedFile(Generic[ContentT]):
-    """The content of a file, at most LOOK_S old.
+    """The content of a file, at most LOOK_S out of date.
 
-    If the file cannot be read, or its content is refused, the previous content stays. The first read raises
+    If the file cannot be read or its content is refused, the previous content stays. The first read raises
     InvalidRequest instead.
 
     Args:
         path: The file; it may be a link that is replaced.
-        setting: The setting that names it, for messages.
-        parse: Returns the content of its bytes; raises InvalidRequest without quoting them.
-        max_bytes: Largest file.
+        setting: The setting that names the file, for messages.
+        parse: Returns the content that the bytes represent. Raises InvalidRequest, without quoting the bytes.
+        max_bytes: Largest size of the file.
     """
 
     def __init__(
@@ -86,6 +86,6 @@ class WatchedFile(Generic[ContentT]):
 
     @property
     def _shown_path(self) -> str:
-        if self._path.name.startswith(("pag_", "-----")):  # a key where its path should be
+        if self._path.name.startswith(("pag_", "-----")):  # the setting holds a key instead of a path
             return "(not a path)"
         return repr(str(self._path))

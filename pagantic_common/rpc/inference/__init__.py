@@ -1,1 +1,1 @@
-"""Calls of the inference service."""
+"""Calls to the inference service."""

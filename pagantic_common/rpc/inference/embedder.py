@@ -12,7 +12,7 @@ from pagantic_common.rpc.inference.pools import InferencePools
 
 
 class InferenceEmbedder:
-    """Implements TextEmbedder; raises the inference service's errors, and Unavailable when it cannot be reached."""
+    """A TextEmbedder that raises the inference service's errors, and Unavailable if the service cannot be reached."""
 
     def __init__(self, pools: InferencePools, timeout_s: float) -> None:
         self._pools = pools

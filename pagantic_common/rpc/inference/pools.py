@@ -1,4 +1,4 @@
-"""The inference services that serve the models of a system, by alias."""
+"""The inference services that serve the models of a system, keyed by alias."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pagantic_common.settings import CallerSettings
 
 @dataclass(frozen=True, slots=True)
 class InferencePool:
-    """An inference service: its methods, and the peer that calls them."""
+    """An inference service: its stub, and the peer that makes the calls."""
 
     stub: pb_grpc.InferenceServiceAsyncStub
     peer: Peer
@@ -26,9 +26,9 @@ class InferencePools:
     """The inference service of each model.
 
     Args:
-        default: The service of every alias without a pool, and of the empty alias.
-        by_alias: The services of other aliases. Aliases with the same channel share a peer.
-        patience_s: Longest wait of a call for a service that starts.
+        default: The channel for the empty alias and for every alias that `by_alias` lacks.
+        by_alias: The channels for other aliases. Aliases with the same channel share a peer.
+        patience_s: Longest wait of a call for a starting service, seconds.
         credentials: Returns the `authorization` of a call.
     """
 
@@ -53,19 +53,19 @@ class InferencePools:
         self._by_alias = {alias: pools[id(channel)] for alias, channel in by_alias.items()}
 
     def of(self, alias: str) -> InferencePool:
-        """Return the service of a model."""
+        """Return the service for a model."""
         return self._by_alias.get(alias, self._default)
 
     def with_credentials(self, credentials: Credentials) -> InferencePools:
-        """Return the same services, called with other credentials."""
+        """Return the same services with other credentials for calls."""
         return InferencePools(*self._channels, self._patience_s, credentials)
 
 
 @asynccontextmanager
 async def open_pools(settings: CallerSettings) -> AsyncIterator[InferencePools]:
-    """Open a channel to each service that the settings name.
+    """Open a channel to each inference service that the settings name.
 
-    Raises InvalidRequest for certificates that cannot be used.
+    Raises InvalidRequest if the certificates are unusable.
     """
     async with AsyncExitStack() as stack:
         channels = {

@@ -1,4 +1,4 @@
-"""The admin port: health and channelz on a port of their own, so that no caller can block a probe."""
+"""The admin port: health and channelz on a separate port, so that no caller can block a probe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ADMIN_MESSAGE_BYTES = 64 * 1024
 
 
 class PortInUse(Exception):
-    """The server cannot listen on the address; `setting` is the setting of its port."""
+    """The server cannot listen on the address. `setting` is the setting of the port."""
 
     def __init__(self, message: str, setting: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class PortInUse(Exception):
 
 
 async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.aio.Server | None:
-    """Start the admin server; returns None if no port is set. Raises PortInUse."""
+    """Start the admin server, or return None if no port is set. Raises PortInUse."""
     if not settings.admin_port:
         return None
     server = grpc.aio.server(
@@ -45,9 +45,9 @@ async def start_admin_server(settings: ServiceSettings, health: Health) -> grpc.
 def listen(
     server: grpc.aio.Server, address: str, setting: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
-    """Listen on an address and return its port; without credentials in plain text.
+    """Listen on an address and return its port. If there are no credentials, the port uses plain text.
 
-    Raises PortInUse, naming the port's setting.
+    Raises PortInUse, naming the setting of the port.
     """
     try:
         if credentials is None:

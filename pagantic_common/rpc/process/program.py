@@ -1,7 +1,8 @@
-"""Runs a service as a program: settings, logging, tracing and metrics; errors at the start go to stderr.
+"""Runs a service as a program, with settings, logging, tracing and metrics. Errors at the start go to stderr.
 
-Serves the app until its end, with a drain. `liveness` reports that this process works, whatever it depends on;
-so do the empty name and each service's name. `readiness` reports that the service can answer a request now.
+Serves the app until its end, and then drains it. `liveness` reports that this process works, regardless of its
+dependencies; so do the empty name and each service's name. `readiness` reports that the service can answer a request
+now.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pagantic_common.telemetry.reporting import reporting
 RETURN_INTERVAL_S = 30.0
 DRAIN_RESERVE_S = 1.0
 READINESS_INTERVAL_S = 0.25
-EXIT_BROKEN = 70  # EX_SOFTWARE: a supervisor starts the process again
+EXIT_BROKEN = 70  # EX_SOFTWARE: a supervisor restarts the process
 BROKEN_DRAIN_S = 2.0
 
 log = get_logger(__name__)
@@ -54,13 +55,13 @@ class Program(Generic[SettingsT]):
     open_app: Callable[[SettingsT], AbstractAsyncContextManager[Sequence[Registration]]]
 
     def run(self) -> None:
-        """Run the service with the settings of the environment, until SIGTERM or SIGINT."""
+        """Run the service, with settings from the environment, until SIGTERM or SIGINT."""
         settings = load_settings(self.settings)
         run_service(self.area, settings, partial(self.open_app, settings))
 
 
 class StartFailed(Exception):
-    """One of several services of a process cannot start."""
+    """One of several services in a process cannot start."""
 
     def __init__(self, area: str, error: PaganticError) -> None:
         super().__init__(str(error))
@@ -76,10 +77,10 @@ def run_service(
     on_listening: Callable[[], None] = lambda: None,
     log_to: TextIO | None = None,
 ) -> None:
-    """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason on stderr and exit with an error.
+    """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason to stderr and exit with an error.
 
-    The app is opened before the port, so that a service that listens can answer. The service's files are its user's
-    alone.
+    The app is opened before the port, so that a listening service can answer. Only the service's user can access its
+    files.
     """
     os.umask(PRIVATE_UMASK)
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
@@ -119,7 +120,7 @@ def _reporting(area: str, settings: ServiceSettings) -> Iterator[None]:
 
 
 async def serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_listening: Callable[[], None]) -> None:
-    """Serve the app until SIGTERM or SIGINT and drain it; the process ends if any of its services is broken.
+    """Serve the app until SIGTERM or SIGINT, then drain it. The process exits if any of its services is broken.
 
     Raises PortInUse, and the errors of opening the app.
     """
@@ -157,7 +158,7 @@ async def _serve_until(
             if service.begin_drain is not None:
                 service.begin_drain()
         health.stop()
-        if settings.drain_s <= DRAIN_RESERVE_S:  # later the server would cut the connections before the answers
+        if settings.drain_s <= DRAIN_RESERVE_S:  # with less, the server would cut connections before the answers
             await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
         _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - DRAIN_RESERVE_S))
@@ -169,7 +170,7 @@ async def _serve_until(
 
 
 async def watch_readiness(registrations: Sequence[Registration], health: Health) -> None:
-    """Set the readiness from the services' checks, again and again; without checks it stays as it is."""
+    """Update the readiness from the services' checks, repeatedly. Without checks, it stays unchanged."""
     checks = [service.why_not_ready for service in registrations if service.why_not_ready is not None]
     last_reason: str | None = None
     while True:
@@ -196,7 +197,10 @@ async def _reason_of(check: Callable[[], Awaitable[str]]) -> str:
 
 
 async def _wait_for_end(stop: asyncio.Event, registrations: Sequence[Registration], health: Health) -> str:
-    """Wait for the signal to stop, and return ""; or for a broken service, and return the reason."""
+    """Wait for the signal to stop or for a broken service.
+
+    Returns the reason that a service is broken, or an empty string after the signal.
+    """
     stopping = asyncio.create_task(stop.wait())
     readiness = asyncio.create_task(watch_readiness(registrations, health))
     waits = [service.wait_until_broken for service in registrations if service.wait_until_broken is not None]
@@ -217,9 +221,9 @@ async def _wait_for_end(stop: asyncio.Event, registrations: Sequence[Registratio
 
 
 async def _give_up(area: str, reason: str, server: grpc.aio.Server, health: Health) -> NoReturn:
-    """End the process of a broken service; its supervisor starts another.
+    """End the process of a broken service, so that its supervisor starts another.
 
-    The process exits without Python's own shutdown, which would wait for a thread that hangs.
+    The process exits without Python's shutdown, which would wait for a hanging thread.
     """
     log.critical("broken: the process ends", area=area, reason=reason, exit_status=EXIT_BROKEN)
     health.stop()
@@ -239,13 +243,13 @@ async def _drain(registrations: Sequence[Registration]) -> None:
 
 
 def collect_rarely() -> None:
-    """Collect reference cycles less often: calls make few, and the default takes a quarter of the time."""
-    gc.freeze()  # loaded modules stay
+    """Collect reference cycles less often. Calls create few, and the default takes a quarter of the time."""
+    gc.freeze()  # loaded modules are never collected
     gc.set_threshold(20_000, 20, 20)
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system; without glibc, this does nothing.
+    """Return freed memory to the system. Without glibc, this does nothing.
 
     glibc keeps the free memory of its arenas: a few hundred requests of megabytes left 300 MiB unused.
     """
@@ -255,7 +259,7 @@ def trim_heap() -> None:
 
 
 async def return_freed_memory() -> None:
-    """Trim the heap again and again."""
+    """Trim the heap periodically."""
     while True:
         await asyncio.sleep(RETURN_INTERVAL_S)
         await asyncio.to_thread(trim_heap)

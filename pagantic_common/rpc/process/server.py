@@ -1,4 +1,4 @@
-"""Starts a service's server: its connections, limits, interceptors and health."""
+"""Starts a service's server, with its connections, limits, interceptors and health."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 _CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # Callers ping a silent call every 10 seconds; by default gRPC treats that as an attack after some pings.
+    # Callers ping a silent call every 10 seconds. By default, gRPC would treat that as an attack after some pings.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The calls of a caller that vanished end after these times.
+    # The calls of a vanished caller end after these times.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 600_000),
-    # Callers resolve names again when a connection ends, so that new replicas get calls. Running calls are not cut:
-    # an execution may last for days.
+    # Callers resolve names again when a connection ends, so that new replicas receive calls. Running calls are not cut
+    # off: an execution may last for days.
     ("grpc.max_connection_age_ms", 120_000),
 )
 # Above the calls of one host, so that the service, which says why, refuses calls before the connection holds them back.
@@ -75,7 +75,7 @@ async def start_server(
 
 
 def credentials_of(settings: ServiceSettings) -> grpc.ServerCredentials | None:
-    """Return the credentials that the port presents to callers; None for plain text."""
+    """Return the credentials that the port presents to callers, or None for plain text."""
     certificates = read_certificates(settings, settings.caller_ca_file)
     if certificates is None:
         return None

@@ -1,4 +1,4 @@
-"""A service that waits for its requirements to start: it reports that it does not serve yet, and can be ended."""
+"""A service that waits for its requirements: it reports that it is not yet serving, and it can be stopped."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None
 
 
 class StoppedAtStart(Exception):
-    """The process was asked to end before it had started."""
+    """The process was asked to stop before it had started."""
 
 
 class WaitedTooLong(Unavailable):
-    """A requirement for starting the service did not appear in the permitted time."""
+    """A requirement for starting the service did not become available in the permitted time."""
 
 
 async def pause(seconds: float) -> None:
-    """Sleep while the service starts. Raises StoppedAtStart when the process is asked to end."""
+    """Sleep while the service starts. Raises StoppedAtStart if the process is asked to stop."""
     stop = stopping.get()
     if stop is None:
         await asyncio.sleep(seconds)
@@ -48,9 +48,10 @@ async def pause(seconds: float) -> None:
 
 @asynccontextmanager
 async def not_serving_yet(settings: ServiceSettings, names: Sequence[str], reason: str) -> AsyncIterator[None]:
-    """Listen on the service's ports meanwhile: `liveness` is SERVING, the names are not, and calls are UNAVAILABLE.
+    """Listen on the service's ports during the block, before the service can serve.
 
-    Raises PortInUse, and InvalidRequest for certificates that cannot be used.
+    `liveness` is SERVING, the other names are NOT_SERVING, and calls fail with UNAVAILABLE. Raises PortInUse, and
+    InvalidRequest if the certificates are unusable.
     """
     health = Health()
     for name in ("", READINESS, *names):

@@ -1,1 +1,1 @@
-"""Adapters of the constraint service for files and the inference service."""
+"""Adapters that connect the constraint service to files and to the inference service."""

@@ -1,4 +1,4 @@
-"""Named grammars from a folder of `<name>.gbnf` files, read once at start."""
+"""Reads named grammars from a folder of `<name>.gbnf` files once at startup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pagantic_common.grammar.problems import GrammarError
 
 
 class GrammarFolder:
-    """Implements NamedGrammars. Raises InvalidRequest for a missing folder and for a file that is not a grammar."""
+    """Implements NamedGrammars. Raises InvalidRequest if the folder is missing or a file is not a valid grammar."""
 
     def __init__(self, folder: Path | None) -> None:
         self._texts: dict[str, str] = {}
@@ -27,7 +27,7 @@ class GrammarFolder:
             self._texts[path.stem] = text
 
     def read(self, name: str) -> str:
-        """Return the grammar's GBNF."""
+        """Return the GBNF text of the grammar."""
         try:
             return self._texts[name]
         except KeyError:

@@ -1,4 +1,4 @@
-"""Asks the judging model through the inference service."""
+"""Asks the judge model for a verdict through the inference service."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ RETRY_AFTER_S = 1.0
 
 
 class InferenceJudge:
-    """Implements Judge; raises the errors of the inference service, and Unavailable when it cannot be reached.
+    """Implements Judge.
 
-    The model decodes without randomness and under the schema of a verdict, so a complete answer is always a verdict.
+    Raises the errors of the inference service, and Unavailable when the service cannot be reached. The model decodes
+    at temperature 0 and under the schema of a verdict, so a complete answer is always a verdict.
     """
 
     def __init__(self, pools: InferencePools, timeout_s: float) -> None:
@@ -35,7 +36,7 @@ class InferenceJudge:
         self._engine_text = engine_text_of_schema(VERDICT_SCHEMA)
 
     async def judge(self, output: str, intent: str, model: str) -> Verdict:
-        """Ask the model; an empty name is the default model."""
+        """Ask the model for a verdict. An empty `model` selects the default model."""
         request = pb.InferRequest(
             model=model,
             chat=generation_pb2.ChatPrompt(messages=map(message_to_proto, judge_messages(output, intent))),

@@ -1,1 +1,1 @@
-"""Use-cases of the constraint service."""
+"""Use cases of the constraint service."""

@@ -1,4 +1,4 @@
-"""The use-cases: each checks the size of its input and hands its work to the workers."""
+"""The use cases. Each of them checks the size of its input and hands the work to the workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.constraint.ports import Judge, NamedGrammars, Workers
 
 
 class Constraints:
-    """The use-cases of the service."""
+    """The use cases of the service."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Constraints:
         self._clock = clock
 
     async def compile(self, source: Source | None) -> tuple[Compiled, bool]:
-        """Compile a source; the flag is whether it was in the cache. Raises InvalidRequest without a source."""
+        """Return the compiled source and whether it was cached. Raises InvalidRequest if `source` is None."""
         if source is None:
             kinds = "schema_json, grammar, grammar_name, regex, enum_list, cited_sources"
             raise InvalidRequest(f"no source is given: one of {kinds}")
@@ -63,7 +63,7 @@ class Constraints:
         judge_model: str = "",
         sources: tuple[str, ...] = (),
     ) -> Enforcement:
-        """Run the stages that the contract declares; a wrong output is a value, not an error."""
+        """Run the stages that the contract declares. An invalid output is reported in the result, not raised."""
         contract.check()
         self._limits.check_output(output)
         self._limits.check_source("".join(sources), "list of cited sources")
@@ -79,7 +79,7 @@ class Constraints:
         return with_verdict(enforcement, verdict, monotonic_s() - start_s)
 
     async def _grammar_of(self, contract: Contract) -> str:
-        """Return the engine text of the contract's grammar; empty without a grammar to check."""
+        """Return the engine text of the contract's grammar, or an empty string if there is no grammar to check."""
         grammar = contract.grammar
         if contract.grammar_name is not None:
             grammar = self._grammars.read(contract.grammar_name)
@@ -89,29 +89,29 @@ class Constraints:
         return compiled.engine_text
 
     async def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
-        """Parse and compile a grammar, and match a text."""
+        """Parse and compile a grammar, and match the text, if any, against it."""
         self._limits.check_source(grammar, "grammar")
         self._limits.check_output(text or "")
         return await self._workers.run(self._work.check_grammar, grammar, text)
 
     async def check_json(self, text: str) -> str:
-        """Return the reason why the text is not JSON; empty when it is."""
+        """Return the reason that the text is not JSON, or an empty string if it is JSON."""
         self._limits.check_output(text)
         return await self._workers.run(self._work.check_json, text)
 
     async def repair(self, text: str) -> RepairResult:
-        """Make JSON of the text."""
+        """Repair the text so that it becomes valid JSON."""
         self._limits.check_output(text)
         return await self._workers.run(self._work.repair_json, text)
 
     async def normalize(self, document: str, schema_json: str) -> tuple[str, tuple[str, ...]]:
-        """Give enum values their declared form; returns the document and the changed paths."""
+        """Rewrite enum values in their declared form. Returns the document and the changed paths."""
         self._limits.check_output(document)
         self._limits.check_source(schema_json, "schema")
         return await self._workers.run(self._work.normalize_enums, document, schema_json)
 
     async def check_schema(self, document: str, schema_json: str, *, ignore_formats: bool = False) -> SchemaReport:
-        """Check a document against a schema; an empty text allows anything."""
+        """Check a document against a schema. An empty schema allows any document."""
         self._limits.check_output(document)
         self._limits.check_source(schema_json, "schema")
         if not schema_json:
@@ -119,12 +119,12 @@ class Constraints:
         return await self._workers.run(self._work.check_schema, document, schema_json, ignore_formats)
 
     async def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
-        """Check rules before there is an output; raises InvalidRequest for a wrong rule."""
+        """Check rules before there is an output. Raises InvalidRequest if a rule is invalid."""
         self._limits.check_source(schema_json, "schema")
         await self._workers.run(self._work.compile_rules, rules, schema_json)
 
     async def check_rules(self, output: str, rules: tuple[Rule, ...]) -> list[Violation]:
-        """Return the failures of rules on an output."""
+        """Return a violation for each rule that the output fails."""
         self._limits.check_output(output)
         return await self._workers.run(self._work.check_rules, output, rules)
 

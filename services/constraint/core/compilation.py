@@ -1,4 +1,4 @@
-"""Sources -> engine text, and the keywords of a schema that the engine cannot enforce."""
+"""Compiles sources to engine text, and finds the keywords of a schema that the engine cannot enforce."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from services.constraint.core.schema import open_schema, warnings_of
 
 MAX_UNSUPPORTED = 200
 _MAX_REASON_CHARS = 100
-_ENTRY_BYTES = 200  # an object and its place in a dict
+_ENTRY_BYTES = 200  # estimated size of an object and its dict entry
 _UNSATISFIABLE = "Unsatisfiable schema"
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
@@ -49,9 +49,10 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source to compile; a named grammar is its name.
+    """A source to compile. The text of a named grammar is its name.
 
-    Values are a JSON array of strings; citations are a JSON array of their bounds and the texts to quote.
+    The text of values is a JSON array of strings. The text of citations is a JSON array that holds the citation policy
+    and the texts to quote.
     """
 
     kind: SourceKind
@@ -59,24 +60,24 @@ class Source:
 
     @classmethod
     def of_values(cls, values: Sequence[str]) -> Source:
-        """Return a source of these values."""
+        """Return a source that holds these values."""
         return cls(SourceKind.VALUES, dump_json(list(values)))
 
     @classmethod
     def of_citations(cls, policy: CitationPolicy, texts: Sequence[str]) -> Source:
-        """Return a source of texts to quote; raises InvalidRequest for a bound out of range."""
+        """Return a source that holds the texts to quote. Raises InvalidRequest if a bound is out of range."""
         policy.check("cited_sources.citations")
         return cls(SourceKind.CITATIONS, dump_json([asdict(policy), list(texts)]))
 
     @property
     def hash(self) -> str:
-        """SHA-256 of kind and text, hex."""
+        """The SHA-256 hash of the kind and the text in hexadecimal."""
         return hashlib.sha256(f"{self.kind.value}\0{self.text}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A keyword that decoding does not enforce, and its place in the schema, as a JSON pointer."""
+    """A keyword that decoding does not enforce, and its location in the schema as a JSON pointer."""
 
     keyword: str
     path: str
@@ -93,19 +94,19 @@ class Compiled:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated size in memory."""
+        """The estimated size in memory."""
         listed = sum(len(keyword.keyword) + len(keyword.path) + _ENTRY_BYTES for keyword in self.unsupported)
         return _ENTRY_BYTES + sys.getsizeof(self.engine_text) + listed + sum(map(sys.getsizeof, self.warnings))
 
 
 def compile_source(source: Source, limits: Limits) -> Compiled:
-    """Compile; raises InvalidRequest with CONFIG_INVALID, CONSTRAINT_GRAMMAR_INVALID or CONSTRAINT_TOO_COMPLEX."""
+    """Compile a source. Raises InvalidRequest (CONFIG_INVALID, CONSTRAINT_GRAMMAR_INVALID, CONSTRAINT_TOO_COMPLEX)."""
     if source.kind is SourceKind.SCHEMA:
         return _compile_schema(source, limits)
     limits.check_source(source.text, source.kind.value)
     try:
         engine_text = _engine_text(source)
-        if source.kind is not SourceKind.CITATIONS:  # generated here, and the inference service tries each text
+        if source.kind is not SourceKind.CITATIONS:  # generated text, which the inference service checks
             check_engine_text(engine_text)
     except GrammarTooComplexError as error:
         message = f"the {source.kind.value} is too complex for the decoder: {error}"
@@ -153,7 +154,7 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
 
 
 def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
-    """Compile only the type of a schema that the engine cannot express; the rest is checked after decoding."""
+    """Compile only the type of a schema that the engine cannot express. The rest is checked after decoding."""
     warnings = warnings_of(schema)
     schema = schema_for_engine(schema)
     kept: dict[str, Any] = {}
@@ -166,7 +167,7 @@ def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
 
 
 def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
-    """Find the keywords that an engine's warning concerns; an unknown warning concerns the whole schema."""
+    """Find the keywords that an engine warning concerns. An unknown warning concerns the whole schema."""
     if match := _UNIMPLEMENTED.match(warning):
         keys = set(json.loads(match.group(1)))
         unsupported = _find(schema, lambda key, _: key in keys)
@@ -190,7 +191,7 @@ def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupporte
 
 
 def _keywords(schema: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield pointer, keyword and value of every keyword of every subschema, in document order."""
+    """Yield the pointer, the keyword and the value of every keyword of every subschema in document order."""
     waiting: list[tuple[str, Any]] = [("", schema)]
     while waiting:
         path, value = waiting.pop()

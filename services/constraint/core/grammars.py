@@ -1,4 +1,4 @@
-"""Grammars: finds their problems, and decides whether they derive a text."""
+"""Finds the problems of grammars, and decides whether a grammar derives a text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pagantic_common.grammar.problems import GrammarError, Problem
 from services.constraint.core.compilation import Source, SourceKind, compile_source
 from services.constraint.core.model import Limits
 
-MAX_PROBLEMS = 100  # Most problems listed for a grammar.
+MAX_PROBLEMS = 100  # Maximum number of problems that are listed for a grammar.
 _CHUNK_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarReport:
-    """The problems of a grammar; `text_matches` is None without a text and for an invalid grammar."""
+    """The problems of a grammar. `text_matches` is None if there is no text or the grammar is invalid."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
@@ -28,7 +28,7 @@ class GrammarReport:
 
 
 def check_grammar(grammar: str, text: str | None, limits: Limits) -> GrammarReport:
-    """Parse and compile a grammar, and match a text; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX)."""
+    """Parse and compile a grammar, and match the text, if any. Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX)."""
     try:
         warnings = _listed(parse_gbnf(grammar).warnings)
     except GrammarError as error:
@@ -45,7 +45,7 @@ def check_grammar(grammar: str, text: str | None, limits: Limits) -> GrammarRepo
 
 
 def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the first problems, and the number of the others."""
+    """Return the first MAX_PROBLEMS problems, followed by a count of those left out, if any."""
     others = len(problems) - MAX_PROBLEMS
     if others <= 0:
         return tuple(problems)
@@ -53,9 +53,10 @@ def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 
 def derives(engine_text: str, text: str) -> bool:
-    """Return whether the grammar derives the whole text. An ambiguous grammar may take time cubic in the text.
+    """Return whether the grammar derives the whole text.
 
-    Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the engine exceeds its limits.
+    An ambiguous grammar may take time that is cubic in the length of the text. Raises InvalidRequest
+    (CONSTRAINT_TOO_COMPLEX) if the engine exceeds its limits.
     """
     matcher = LLMatcher(byte_tokenizer(), engine_text, log_level=0)
     data = text.encode()

@@ -1,4 +1,4 @@
-"""The semantic stage: the question to the judging model, its verdict, and the stage's report."""
+"""The semantic stage: the messages to the judge model, its verdict and the report of the stage."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, Violation
 from services.constraint.core.reports import failed, failure_of_report, passed
 
-PROMPT_VERSION = 1  # raised with every change of the prompt
+PROMPT_VERSION = 1  # increased with every change of the prompt
 MAX_INTENT_CHARS = 4000
-# Every verdict ends within MAX_VERDICT_TOKENS: a token is at least a byte, a character at most four, the rest fits 64.
+# Every verdict fits MAX_VERDICT_TOKENS: a token covers at least one byte, a character takes at most four bytes, and
+# the rest of the verdict takes at most 64 tokens.
 MAX_REASON_CHARS = (MAX_VERDICT_TOKENS - 64) // 4
-_REASON_PATTERN = r"^[^\u0000-\u001f\u007f]*$"  # no control characters: JSON writes them in six bytes
+_REASON_PATTERN = r"^[^\u0000-\u001f\u007f]*$"  # excludes control characters, which JSON writes in six bytes
 _STEPS = tuple(step / 10 for step in range(11))
 
 VERDICT_SCHEMA = json.dumps(
@@ -41,7 +42,7 @@ Answer as JSON: "reason" in one short sentence, "valid" true or false, "confiden
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judge's decision with its reason, its confidence in [0, 1], and the cost of asking."""
+    """The judge's decision with its reason, its confidence in [0, 1] and the tokens that it used."""
 
     valid: bool
     reason: str
@@ -57,20 +58,20 @@ class Verdict:
 
 
 def check_intent(intent: str) -> None:
-    """Raise InvalidRequest for an intent that is too long."""
+    """Raise InvalidRequest if the intent is too long."""
     if len(intent) > MAX_INTENT_CHARS:
         raise InvalidRequest(f"the intent has {len(intent)} characters, at most {MAX_INTENT_CHARS} are taken")
 
 
 def require_intent(intent: str) -> None:
-    """Raise InvalidRequest for an intent that is empty or too long."""
+    """Raise InvalidRequest if the intent is empty or too long."""
     check_intent(intent)
     if not intent:
         raise InvalidRequest("intent is empty: say what the output should achieve")
 
 
 def with_verdict(enforcement: Enforcement, verdict: Verdict, duration_s: float) -> Enforcement:
-    """Return the enforcement of a valid output with the judge's verdict as its last stage."""
+    """Return the enforcement of a valid output, with the judge's verdict added as its last stage."""
     reason = f"{verdict.reason} (confidence {verdict.confidence:g}, judge prompt {PROMPT_VERSION})"
     message = f"the output does not meet its intent: {reason}"
     report = failed(Stage.SEMANTIC, Violation(ErrorCode.VALIDATION_SEMANTIC_FAILED, message))
@@ -96,7 +97,7 @@ def judge_messages(output: str, intent: str) -> tuple[Message, ...]:
 
 
 def verdict_of(answer: str) -> Verdict:
-    """Read the judge's answer; raises Internal (INFERENCE_MALFORMED_RESPONSE) for an answer that is not a verdict."""
+    """Parse the judge's answer. Raises Internal (INFERENCE_MALFORMED_RESPONSE) if the answer is not a verdict."""
     try:
         fields = parse_json(answer)
     except JsonTextError:

@@ -1,4 +1,4 @@
-"""Values of the pipeline: rules, contracts, limits."""
+"""Values of the pipeline: rules, contracts and limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagantic_common.domain.validation import Violation
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on an output: a CEL expression, or a built-in kind with parameters. A valid rule has one of them."""
+    """A condition on an output: a CEL expression, or a built-in kind with parameters. A valid rule has exactly one."""
 
     name: str
     expression: str | None = None
@@ -22,9 +22,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The required form of an output; at most one of grammar and grammar_name is set.
+    """The required form of an output. At most one of `grammar` and `grammar_name` is set.
 
-    `unknown` names a field, with its value, if this version does not know the value; otherwise it is empty.
+    `unknown` names a field and its value if this version does not know the value. Otherwise it is empty.
     """
 
     schema_json: str = ""
@@ -41,7 +41,7 @@ class Contract:
         return self.grammar is not None or self.grammar_name is not None
 
     def check(self) -> None:
-        """Raise InvalidRequest for a value of a newer version."""
+        """Raise InvalidRequest if the contract has an unknown value or its citations are invalid."""
         if self.unknown:
             raise InvalidRequest(f"contract.{self.unknown} is not known")
         if self.citations is None:
@@ -52,7 +52,7 @@ class Contract:
 
     @property
     def effective_schema_json(self) -> str:
-        """The schema that outputs must satisfy: the contract's own or its citations' schema; empty without a schema."""
+        """The schema of the citations, if any, or else the contract's schema. An empty string means no schema."""
         if self.citations is not None:
             return schema_of(self.citations)
         return self.schema_json
@@ -60,18 +60,18 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes above which sources and outputs are refused, before they can harm the process."""
+    """The sizes above which sources and outputs are rejected before they can harm the process."""
 
     max_schema_bytes: int
     max_schema_depth: int
     max_output_bytes: int
 
     def check_source(self, text: str, kind: str) -> None:
-        """Raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) for a schema or grammar that is too large."""
+        """Raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) if a schema or grammar is too large."""
         _check_size(text, self.max_schema_bytes, kind)
 
     def check_output(self, text: str) -> None:
-        """Raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) for an output or document that is too large."""
+        """Raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) if an output or document is too large."""
         _check_size(text, self.max_output_bytes, "output")
 
 
@@ -84,6 +84,6 @@ def _check_size(text: str, max_bytes: int, kind: str) -> None:
         )
 
 
-# (output, violations) -> a repaired output, or the same output. It must be importable by name, because it runs in a
-# worker process; its result is validated like any output.
+# Takes an output and its violations, and returns a repaired output or the same output. It must be importable by name,
+# because it runs in a worker process. Its result is validated like any output.
 RepairStrategy = Callable[[str, Sequence[Violation]], str]

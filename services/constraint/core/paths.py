@@ -1,4 +1,4 @@
-"""Paths in a JSON document, as people write them: `a.b[0]`."""
+"""Paths in a JSON document in the form that people write: `a.b[0]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUOTED = frozenset(".[]\"' ")
 
 
 def format_path(parts: Iterable[str | int]) -> str:
-    """Write a path; keys that would be ambiguous are quoted: `a["x.y"]`. The root is empty."""
+    """Format a path. Ambiguous keys are quoted: `a["x.y"]`. The path of the root is an empty string."""
     text = ""
     for part in parts:
         if isinstance(part, str):
@@ -28,7 +28,7 @@ def format_path(parts: Iterable[str | int]) -> str:
 
 
 def resolve_reference(root: Any, reference: str) -> Any:
-    """Return the value of a reference into the root, `#` or `#/…`; None for other references and missing values."""
+    """Return the value at the reference `#` or `#/…` in `root`, or None for any other reference or a missing value."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     value = root
@@ -44,12 +44,12 @@ def resolve_reference(root: Any, reference: str) -> Any:
 
 
 def shortened(text: str) -> str:
-    """Return the text without the middle when it is long: names and paths may be as long as a document."""
+    """Return the text without its middle if it is long. Names and paths may be as long as a document."""
     if len(text) <= MAX_CHARS:
         return text
     return f"{text[: MAX_CHARS // 2]}…{text[-MAX_CHARS // 2 :]}"
 
 
 def printable(text: str) -> str:
-    """Shorten the text, and replace lone surrogates: JSON's escapes can make them, but UTF-8 cannot encode them."""
+    """Shorten the text, and replace lone surrogates. JSON escapes can create them, but UTF-8 cannot encode them."""
     return shortened(text).encode(errors="replace").decode()

@@ -1,7 +1,7 @@
-"""Runs the stages on a finished output, in order, and derives the guarantee.
+"""Runs the stages in order on a finished output, and derives the guarantee.
 
-1. A failed stage ends the pipeline: the later stages are skipped and say so.
-2. ENFORCED needs a decoder that was constrained by the whole schema, an unchanged output and a passed schema stage.
+1. A failed stage ends the pipeline. The later stages are skipped, and their reports say so.
+2. ENFORCED requires a decoder that was constrained by the whole schema, an unchanged output and a passed schema stage.
 3. An explicit schema that allows anything still requires JSON.
 """
 
@@ -32,7 +32,7 @@ _NO_SCHEMA = "the contract has no schema"
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The compiled parts of a request: rules, schema, and the grammar as engine text; a missing part is empty.
+    """The compiled parts of a request: rules, schema and the engine text of the grammar. A missing part is empty.
 
     `find_misquotes` checks the quotes of an output that satisfies the schema.
     """
@@ -45,7 +45,7 @@ class Checks:
 
 
 class Pipeline:
-    """Takes an output through the stages."""
+    """Runs an output through the stages."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Pipeline:
         self.is_changed = True
 
     def _apply_strategy(self, violations: Sequence[Violation], is_right: Callable[[str], bool]) -> str:
-        """Try the registered strategies, in order; returns a reason that names the first that helps, or nothing."""
+        """Try the registered strategies in order. Returns a reason naming the one that helped, or an empty string."""
         if not self.contract.repair_allowed:
             return ""
         for strategy in self.repairs:
@@ -165,7 +165,7 @@ class Pipeline:
         if not before:
             return passed(stage)
         text, changed = normalize_enums(self.output, self.checks.schema)
-        # The applicable branch of an anyOf is unknown, so a change must not add a violation.
+        # It is unknown which branch of an anyOf applies, so a change must not add a violation.
         if not changed or self._violations(text) - before:
             return passed(stage)
         self._change(text)

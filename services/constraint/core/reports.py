@@ -1,4 +1,4 @@
-"""Reports of single stages, and the failure that a failed stage stands for."""
+"""Builds the reports of single stages, and the failure that a failed stage causes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def failed(stage: Stage, *violations: Violation, reasons: tuple[str, ...] = ()) 
 
 
 def failure_of_report(report: StageReport) -> Failure:
-    """Return the failure of a failed stage; violations with several codes count as violations of the schema."""
+    """Return the failure of a failed stage. Violations with different codes are reported as a schema violation."""
     codes = {violation.code for violation in report.violations}
     code = ErrorCode.CONSTRAINT_SCHEMA_INVALID
     if len(codes) == 1:

@@ -1,4 +1,4 @@
-"""JSON Schema: parses schemas within limits, and finds the violations of a document."""
+"""JSON Schema: parses schemas within limits and finds the violations in a document."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_OPEN_SCHEMAS = 64  # validators that a process keeps
+_OPEN_SCHEMAS = 64  # validators that a process caches
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """The violations of a document, and the warnings about its schema."""
+    """The violations in a document, and the warnings about its schema."""
 
     violations: tuple[Violation, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def check_document(document: str, schema_json: str, limits: Limits, *, ignore_formats: bool) -> SchemaReport:
-    """Check a document against a schema; raises InvalidRequest for a wrong schema."""
+    """Check a document against a schema. Raises InvalidRequest if the schema is invalid."""
     schema, validator = open_schema(schema_json, limits, ignore_formats)
     try:
         violations = find_violations(document, validator)
@@ -53,7 +53,7 @@ def check_document(document: str, schema_json: str, limits: Limits, *, ignore_fo
 
 
 def parse_schema(schema_json: str, limits: Limits) -> Schema:
-    """Parse a schema within limits; raises InvalidRequest with the reason for an invalid schema."""
+    """Parse a schema within limits. Raises InvalidRequest with the reason if the schema is invalid."""
     limits.check_source(schema_json, "schema")
     depth = depth_of(schema_json)
     if depth > limits.max_schema_depth:
@@ -71,7 +71,7 @@ def parse_schema(schema_json: str, limits: Limits) -> Schema:
 
 
 def depth_of(text: str) -> int:
-    """Return the nesting depth of the brackets in a text that should be JSON."""
+    """Return the nesting depth of the brackets in a text that is meant to be JSON."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(text):
         first = match.group()[0]
@@ -85,13 +85,13 @@ def depth_of(text: str) -> int:
 
 @lru_cache(maxsize=_OPEN_SCHEMAS)
 def open_schema(schema_json: str, limits: Limits, ignore_formats: bool = False) -> tuple[Schema, Validator]:
-    """Return a schema and its validator; raises the errors of parse_schema and validator_of."""
+    """Return a schema and its validator. Raises the errors of parse_schema and validator_of."""
     schema = parse_schema(schema_json, limits)
     return schema, validator_of(schema, ignore_formats=ignore_formats)
 
 
 def validator_of(schema: Schema, *, ignore_formats: bool = False) -> Validator:
-    """Make a validator; raises InvalidRequest when the schema breaks the rules of its draft or has a remote $ref."""
+    """Build a validator. Raises InvalidRequest if the schema is invalid under its draft or has a remote $ref."""
     try:
         return build_validator(schema, ignore_formats=ignore_formats)
     except SchemaError as error:
@@ -112,7 +112,7 @@ def warnings_of(schema: Schema) -> tuple[str, ...]:
 
 
 def _is_too_large(pattern: str) -> bool:
-    """Return whether a refused pattern is valid but too large: the validator gives the same error for both."""
+    """Return whether a rejected pattern is valid but too large. The validator raises the same error for both cases."""
     try:
         check_engine_text(engine_text_of_regex(pattern))
     except GrammarTooComplexError:
@@ -123,9 +123,9 @@ def _is_too_large(pattern: str) -> bool:
 
 
 def parse_exactly(text: str) -> Any:
-    """Parse strict JSON with fractions as Decimal, so that nothing is rounded before the check.
+    """Parse strict JSON with fractions as Decimal, so that no number is rounded before the check.
 
-    A repeated key is refused, because readers disagree on the value that counts.
+    A repeated key is rejected, because readers disagree on the value that counts.
     """
     parse_json(text)
     try:
@@ -144,7 +144,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def find_violations(document_json: str, validator: Validator) -> list[Violation]:
-    """Return violations in document order, at most MAX_VIOLATIONS; raises JsonTextError for a text that is not JSON."""
+    """Return up to MAX_VIOLATIONS violations in document order. Raises JsonTextError if the text is not JSON."""
     document = parse_exactly(document_json)
     try:
         errors = list(islice(validator.iter_errors(document), MAX_VIOLATIONS))
@@ -160,7 +160,7 @@ def find_violations(document_json: str, validator: Validator) -> list[Violation]
 
 
 class _DocumentOrder:
-    """Ranks paths by their place in the text."""
+    """Ranks paths by their position in the document."""
 
     def __init__(self, document: Any) -> None:
         self.document = document

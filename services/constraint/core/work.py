@@ -1,4 +1,4 @@
-"""The computations on sources and outputs of callers: functions of values, so that another process can run them."""
+"""Computations on callers' sources and outputs. They are pure functions, so another process can run them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from services.constraint.core.schema import SchemaReport, check_document, open_s
 
 
 def find_misquotes(output: str, policy: CitationPolicy, sources: Sequence[str]) -> list[Violation]:
-    """Return a violation for each claim that its source does not bear out.
+    """Return a violation for each claim that its source does not support.
 
-    The output satisfies the schema of citations.
+    The output must satisfy the schema of the citations.
     """
     return [
         Violation(ErrorCode.CONSTRAINT_SCHEMA_INVALID, f'field "{path}": {problem}', path)
@@ -35,8 +35,8 @@ def find_misquotes(output: str, policy: CitationPolicy, sources: Sequence[str]) 
 class EnforceJob:
     """An output and its contract.
 
-    `engine_text` is the contract's compiled grammar, empty without a grammar to check; `sources` are the texts that a
-    contract with citations quotes.
+    `engine_text` is the contract's compiled grammar, or an empty string if there is no grammar to check. `sources` are
+    the texts to be quoted under a contract with citations.
     """
 
     output: str
@@ -49,7 +49,7 @@ class EnforceJob:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The functions, with this service's limits and repairs; each raises InvalidRequest for a wrong source."""
+    """The computations with the configured limits and repairs. Each raises InvalidRequest if a source is invalid."""
 
     limits: Limits
     repairs: tuple[RepairStrategy, ...] = ()
@@ -59,7 +59,7 @@ class Work:
         return compile_source(source, self.limits)
 
     def enforce(self, job: EnforceJob, monotonic_s: Callable[[], float] = lambda: 0.0) -> Enforcement:
-        """Run stages 1 to 5; without a clock their durations are 0."""
+        """Run stages 1 to 5. The default clock makes all durations 0."""
         checks = Checks(compile_rules(job.rules), engine_text=job.engine_text)
         warnings: tuple[str, ...] = ()
         if schema_json := job.contract.effective_schema_json:
@@ -83,7 +83,7 @@ class Work:
         return check_grammar(grammar, text, self.limits)
 
     def check_json(self, text: str) -> str:
-        """Return the reason why the text is not JSON; empty when it is."""
+        """Return the reason that the text is not JSON, or an empty string if it is JSON."""
         return find_json_problem(text)
 
     def repair_json(self, text: str) -> RepairResult:
@@ -91,7 +91,7 @@ class Work:
         return repair_json(text)
 
     def normalize_enums(self, document: str, schema_json: str) -> tuple[str, tuple[str, ...]]:
-        """Give enum values their declared form; returns the document and the changed paths."""
+        """Rewrite enum values in their declared form. Returns the document and the changed paths."""
         schema, _ = open_schema(schema_json, self.limits)
         return normalize_enums(document, schema)
 
@@ -100,7 +100,7 @@ class Work:
         return check_document(document, schema_json, self.limits, ignore_formats=ignore_formats)
 
     def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
-        """Check rules; if there is a schema, also check the fields that they read against it."""
+        """Check rules. If there is a schema, the fields that the rules read are also checked against it."""
         schema = None
         if schema_json:
             schema, _ = open_schema(schema_json, self.limits)

@@ -1,1 +1,1 @@
-"""Adapters of the context service for its store and the inference service."""
+"""Adapters that connect the context service to its store and to the inference service."""

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.rpc.inference.pools import InferencePools
 
-ANSWER_S = 3.0  # then another replica gets the request
+ANSWER_S = 3.0  # after this time another replica gets the request
 
 
 class InferenceTokenCounter:
-    """Implements TokenCounter; raises the inference service's errors, and Unavailable when it cannot be reached."""
+    """Implements TokenCounter. Raises the inference service's errors, and Unavailable when it cannot be reached."""
 
     def __init__(self, pools: InferencePools, timeout_s: float) -> None:
         self._pools = pools
         self._timeout_s = timeout_s
 
     async def count(self, model: str, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text."""
+        """Return the token count of each text."""
         request = pb.CountTokensRequest(model=model, texts=texts)
         pool = self._pools.of(model)
         reply = await pool.peer.call_unary(pool.stub.CountTokens, request, self._timeout_s, answer_s=ANSWER_S)

@@ -1,1 +1,1 @@
-"""Use-cases of the context service."""
+"""Use cases of the context service."""

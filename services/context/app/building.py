@@ -1,4 +1,4 @@
-"""Lays chunks out as a message within a token budget."""
+"""Lays out chunks as a message within a token budget."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from services.context.ports import TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The text of the message, empty without chunks, and the number of chunks that a search by vectors could not see.
+    """The text of the message, its chunks, and the number of chunks that the vector search could not see.
 
-    `token_count` is 0 without a budget, which needs no count.
+    The text is empty if there are no chunks. `token_count` is 0 if there is no budget, because nothing is counted then.
     """
 
     text: str = ""
@@ -34,7 +34,7 @@ class ContextBuilding:
     Args:
         retrieval: Retrieves chunks if the request has no chunks.
         counter: Counts tokens if there is a budget.
-        default_max_tokens: Budget of policies without a budget; 0 for no budget.
+        default_max_tokens: The budget for policies that set no budget. A value of 0 means no budget.
     """
 
     def __init__(self, retrieval: Retrieval, counter: TokenCounter, default_max_tokens: int) -> None:
@@ -52,9 +52,9 @@ class ContextBuilding:
         *,
         more_queries: Sequence[str] = (),
     ) -> BuiltContext:
-        """Lay out the given chunks; without chunks, retrieve a tenant's chunks.
+        """Lay out the given chunks, or retrieve the tenant's chunks if none are given.
 
-        Drops the last chunks to fit the budget.
+        The last chunks are dropped to fit the budget.
         """
         policy.check()
         await asyncio.to_thread(check_chunks, chunks)
@@ -73,10 +73,11 @@ class ContextBuilding:
         return BuiltContext(lay_out(chunks, is_fenced=policy.is_fenced), chunks, tokens, coverage, unembedded)
 
     async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str, *, is_fenced: bool) -> tuple[int, int]:
-        """Return how many chunks fit the budget, and their tokens; counts the tokens of a whole text only a few times.
+        """Return how many chunks fit the budget, and their token count.
 
-        A text has a few tokens more or less than the sum over its lines. So the sum gives the first guess, the second
-        guess is a chunk more or less, and then the range is halved.
+        A whole text has a few tokens more or less than the sum over its lines. The sum is therefore the first guess,
+        and the second guess is one chunk more or less. After that the range is halved, so that the tokens of a whole
+        text are counted only a few times.
         """
         max_lines = min(len(chunks), budget)  # a line has at least one token
         lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:max_lines], 1)]

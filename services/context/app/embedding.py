@@ -1,4 +1,4 @@
-"""Embeds stored chunks in the background. The waiting chunks are in the store, so that work resumes after a restart."""
+"""Embeds stored chunks in the background. Waiting chunks are stored, so the work resumes after a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.context.ports import EmbeddingStore, UnembeddedChunks
 
 CHUNKS_AT_ONCE = 32
 MAX_PAUSE_S = 60.0
-SET_ASIDE_S = 3600  # for chunks that cannot be embedded, until they are tried again
+SET_ASIDE_S = 3600  # pause before chunks that cannot be embedded are tried again
 
 
 log = get_logger(__name__)
@@ -26,21 +26,21 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The failures of a model in a row, and the end of its pause."""
+    """The number of consecutive failures of a model, and the end of its pause."""
 
     failures: int
     until_s: float
 
 
 class BackgroundEmbedding:
-    """Embeds the waiting chunks, a few of each collection in turn, oldest first.
+    """Embeds the waiting chunks, a few from each collection in turn, the oldest first.
 
     Args:
         store: Finds the waiting chunks.
         embedder: Makes the embeddings.
         defaults: The prefixes that models expect.
-        pause_s: The wait before looking again when no chunk waits, and the first wait after a failure of a model.
-        monotonic_s: The time, for these waits.
+        pause_s: The pause when no chunk waits, and the first pause after a failure of a model.
+        monotonic_s: The clock for these pauses.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class BackgroundEmbedding:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Look for waiting chunks now."""
+        """Trigger an immediate search for waiting chunks."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Embed until cancelled. A model that fails is left alone for a time that grows, and the failure is logged."""
+        """Embed until cancelled. A failure of a model is logged, and the model is paused for an increasing time."""
         while True:
             waiting = await self._claim()
             if waiting is None:
@@ -80,10 +80,10 @@ class BackgroundEmbedding:
                 self._rest(waiting.model, error)
 
     async def _claim(self) -> UnembeddedChunks | None:
-        """Return waiting chunks; None without waiting chunks, and if the store fails, which is logged."""
+        """Return waiting chunks, or None if no chunk waits or the store fails. A failure of the store is logged."""
         now_s = self._monotonic_s()
         resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
-        # An error that ended the loop would end all embedding, because the loop is never restarted.
+        # An error must not end the loop, because the loop is never restarted and all embedding would stop.
         try:
             return await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting, after=self._last_collection_id)
         except Exception as error:
@@ -91,11 +91,11 @@ class BackgroundEmbedding:
             return None
 
     async def _embed_claimed(self, waiting: UnembeddedChunks) -> None:
-        """Embed chunks; raises the refusal of a model that took none of them."""
+        """Embed chunks. Raises the refusal of the model if it accepted none of them."""
         try:
             refusal = await self._embed_acceptable(waiting)
         except BaseException:
-            # Another replica continues at once, also when the service stops. A claim that is not released expires.
+            # Another replica can then continue at once, even if the service stops. An unreleased claim expires.
             with suppress(Exception):
                 await self._store.release(waiting)
             raise
@@ -103,13 +103,13 @@ class BackgroundEmbedding:
             raise refusal
 
     async def _embed_acceptable(self, waiting: UnembeddedChunks) -> PaganticError | None:
-        """Embed the chunks that the model accepts and set the others aside; return its refusal if it accepted nothing.
+        """Embed the chunks that the model accepts, and set the rejected chunks aside.
 
-        If a batch is refused, each half is tried.
+        If a batch is rejected, each half is tried. Returns the refusal of the model if it accepted no chunk.
         """
         try:
             await self._embed(waiting)
-        except PreconditionFailed as error:  # the vectors do not fit the collection, which is not the model's failure
+        except PreconditionFailed as error:  # the model is not to blame for vectors that do not fit the collection
             await self._set_aside(waiting, error)
         except (Internal, InvalidRequest) as error:
             if error.code is ErrorCode.CONFIG_NO_ENGINE:
@@ -160,9 +160,9 @@ class BackgroundEmbedding:
         )
 
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
-        """Embed a collection again with another model; an empty model removes the embeddings.
+        """Embed a collection again with another model. An empty model removes the embeddings.
 
-        The collection then remembers the prefixes that the settings define for the model now.
+        The collection then stores the prefixes that are currently configured for the model.
         """
         check_collection_name("collection", key.name)
         if model:

@@ -1,4 +1,4 @@
-"""Returns the text around chunks with them."""
+"""Expands chunks by the text around them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SECTION_CHARS = 8192
 
 @dataclass(slots=True)
 class _Window:
-    """A part of a document around its best chunk."""
+    """A part of a document around its best-ranked chunk."""
 
     best: StoredChunk
     start: int
@@ -29,7 +29,7 @@ class Expanding:
         self._store = store
 
     async def expand(self, found: Sequence[StoredChunk], expansion: Expansion) -> list[Chunk]:
-        """Return the chunks, best first, each with the text around it; merges windows that touch."""
+        """Return the chunks, best first, each with its surrounding text. Windows that touch are merged."""
         if not expansion.neighbours and not expansion.has_section:
             return [one.chunk for one in found]
         windows: list[_Window] = []
@@ -42,7 +42,7 @@ class Expanding:
         return [_to_chunk(window, text) for window, text in zip(windows, texts, strict=True) if text]
 
     async def _window_of(self, one: StoredChunk, expansion: Expansion) -> _Window | None:
-        """Return the window of a chunk; None if its document was replaced since the search."""
+        """Return the window of a chunk, or None if its document was replaced since the search."""
         reach = expansion.neighbours
         if expansion.has_section:
             reach = max(reach, _SECTION_REACH)
@@ -55,11 +55,11 @@ class Expanding:
         return _Window(one, start, end, around[0])
 
 
-_SECTION_REACH = 40  # chunks on each side that are looked at for the section
+_SECTION_REACH = 40  # chunks on each side that are examined for the section
 
 
 def _section_of(one: StoredChunk, around: Sequence[StoredChunk], neighbours: int) -> list[StoredChunk]:
-    """Return the chunks of the section around a chunk, and always its neighbours."""
+    """Return the chunks of the section around a chunk, always including its neighbours."""
     center = next(at for at, other in enumerate(around) if other.id == one.id)
     first = last = center
     while first > 0 and (
@@ -78,14 +78,14 @@ def _is_near(one: StoredChunk, other: StoredChunk, neighbours: int) -> bool:
 
 
 def _is_section(one: StoredChunk, first: StoredChunk, last: StoredChunk) -> bool:
-    """Return whether a window from `first` to `last` stays within the section and its size limit."""
+    """Return whether a window from `first` to `last` stays within the section of `one` and the size limit."""
     heading = _heading_of(one)
     is_short = _span_of(last)[1] - _span_of(first)[0] <= MAX_SECTION_CHARS
     return is_short and _heading_of(first) == heading == _heading_of(last)
 
 
 def _add(windows: list[_Window], window: _Window) -> None:
-    """Add a window; merge the windows that it touches, at the place of the best."""
+    """Add a window. Windows that it touches are merged into the best-ranked of them."""
     touching = [
         known
         for known in windows

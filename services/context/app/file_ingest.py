@@ -1,4 +1,4 @@
-"""Stores the documents of files, one after the other: a file that cannot be read fails alone."""
+"""Stores the documents of files one after the other. A file that cannot be read does not affect other files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ log = get_logger(__name__)
 
 
 class FileIngest:
-    """Reads files and stores their documents; each document is on disk before its result is yielded.
+    """Reads files and stores their documents. Each document is on disk before its result is yielded.
 
     Args:
         library: Stores the documents.
         sources: Finds the documents of removed files.
-        incoming: Keeps a file until it is read.
+        incoming: Stores a file until it is read.
         reading: Reads files.
         folders: The folders that the service may read for callers.
     """
@@ -61,7 +61,7 @@ class FileIngest:
     async def ingest_files(
         self, key: CollectionKey, parts: AsyncIterator[FileHeader | FilePart]
     ) -> AsyncGenerator[FileResult | FilesSummary, None]:
-        """Store files as they arrive; each is received after the previous file is stored."""
+        """Store files as they arrive. Each file is received after the previous file is stored."""
         check_collection_name("collection", key.name)
         outcomes: Counter[FileOutcome] = Counter()
         async for header in parts:
@@ -77,7 +77,7 @@ class FileIngest:
     async def ingest_folder(
         self, key: CollectionKey, selection: FolderSelection
     ) -> AsyncGenerator[FileResult | FilesSummary, None]:
-        """Store the files of a folder by their paths; on request, delete the documents of removed files."""
+        """Store a folder's files in the order of their paths. On request, delete the documents of removed files."""
         check_collection_name("collection", key.name)
         if key.tenant != DEFAULT_TENANT:
             raise PermissionDenied(
@@ -108,7 +108,7 @@ class FileIngest:
             return await self._ingest(key, header, file)
 
     async def _ingest(self, key: CollectionKey, header: FileHeader, file: IncomingFile) -> FileResult:
-        """Store a file; errors not caused by the file are raised."""
+        """Store a file. Errors that the file did not cause are raised."""
         try:
             check_source("the name of the file", header.source)
             parse_metadata("file", header.metadata_json)
@@ -122,7 +122,7 @@ class FileIngest:
         return FileResult(header.source, _outcome_of(stored), chunk_count=stored.split_chunk_count)
 
     async def _prune(self, key: CollectionKey, selection: FolderSelection, listing: FolderListing) -> int:
-        """Delete the documents of removed files; keep the documents of files in a folder that cannot be listed."""
+        """Delete the documents of removed files, except below a folder that cannot be listed. Returns their number."""
         there = {_source_of(selection.root, path) for path in listing.paths}
         unknown = tuple(f"{_source_of(selection.root, path)}/" for path, _ in listing.unreadable)
         stored = await self._sources.list_sources(key, f"{selection.root}/")
@@ -152,7 +152,7 @@ async def _receive(header: FileHeader, parts: AsyncIterator[FileHeader | FilePar
 
 
 def _source_of(root: str, path: str) -> str:
-    """Return the source of a file or folder below a root; an empty path is the root itself."""
+    """Return the source of a file or folder below a root. An empty path selects the root itself."""
     if not path:
         return root
     return f"{root}/{path}"

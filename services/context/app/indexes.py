@@ -1,4 +1,4 @@
-"""The indexes of collections: kept in memory, updated by changes, and dropped when memory is short."""
+"""The indexes of collections, which are cached in memory, updated by changes and dropped when memory is short."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from services.context.core.search.collection_index import CollectionIndex, Index
 from services.context.ports import ChunkStore
 
 MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is rebuilt
-MIN_COMPACTED = 1000  # chunks of an index that is worth it
+MIN_COMPACTED = 1000  # smaller indexes are not worth rebuilding
 
 
 @dataclass(slots=True)
 class _Turns:
-    """The lock of a collection's index, and how many callers use or await it."""
+    """The lock of a collection's index, and the number of callers that hold or await it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -27,8 +27,8 @@ class Indexes:
 
     Args:
         store: The store of the chunks.
-        max_bytes: Memory for the kept indexes; the least recently used index is dropped first. The index in use may be
-            larger.
+        max_bytes: The memory for cached indexes. The least recently used index is dropped first. The index in use may
+            be larger.
     """
 
     def __init__(self, store: ChunkStore, max_bytes: int) -> None:
@@ -39,8 +39,8 @@ class Indexes:
         self._opening: set[asyncio.Task[CollectionIndex]] = set()
 
     async def open(self, key: CollectionKey) -> CollectionIndex:
-        """Return the index of the collection as it is now; raises NotFound."""
-        # A cancelled caller leaves the update running: no other caller may change the same index meanwhile.
+        """Return the up-to-date index of the collection. Raises NotFound."""
+        # If the caller is cancelled, the update continues. No other caller may change the same index meanwhile.
         task = asyncio.create_task(self._open(key))
         self._opening.add(task)
         task.add_done_callback(self._opened)
@@ -49,7 +49,7 @@ class Indexes:
     def _opened(self, task: asyncio.Task[CollectionIndex]) -> None:
         self._opening.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as seen where the caller is gone
+            task.exception()  # marks the error as retrieved if the caller is gone
 
     async def _open(self, key: CollectionKey) -> CollectionIndex:
         turns = self._turns.setdefault(key, _Turns())
@@ -78,7 +78,7 @@ class Indexes:
         try:
             index = await asyncio.to_thread(index.apply, changes)
         except BaseException:
-            self._kept.pop(key, None)  # half of the changes may be in it
+            self._kept.pop(key, None)  # the index may contain only half of the changes
             raise
         if len(index.alive) < MIN_COMPACTED or index.live_count >= MIN_LIVE_RATIO * len(index.alive):
             return index

@@ -1,4 +1,4 @@
-"""Adds documents to collections, and removes them."""
+"""Adds documents to collections and removes them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Library:
     """The collections of a store.
 
     Args:
-        store: Keeps the collections.
+        store: Stores the collections.
         words: Counts the tokens of words.
-        embedder: Knows the models that make embeddings.
+        embedder: Checks that a model makes embeddings.
         bounds: The limits of an ingest.
         splitting: The size of chunks.
         defaults: The options of a collection that is created without options.
@@ -59,7 +59,11 @@ class Library:
         self._defaults = defaults
 
     async def create_collection(self, key: CollectionKey, embedding_model: str | None, language: str) -> Collection:
-        """Create an empty collection; None and an empty language mean defaults, an empty model makes no embeddings."""
+        """Create an empty collection.
+
+        If `embedding_model` is None, the default model is used, and if it is empty, no embeddings are made. An empty
+        `language` selects the default language.
+        """
         check_collection_name("name", key.name)
         check_language("language", language or self._defaults.language)
         if embedding_model is None:
@@ -83,7 +87,7 @@ class Library:
         await self._store.delete_collection(key)
 
     async def ingest(self, key: CollectionKey, documents: Sequence[Document]) -> IngestResult:
-        """Split documents into chunks and store all of them, or nothing."""
+        """Split documents into chunks, and store all of them or nothing."""
         check_collection_name("collection", key.name)
         check_documents(documents, self._bounds)
         options = await self._options_of(key)
@@ -111,7 +115,7 @@ class Library:
         return result
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
-        """Remove documents and return their number."""
+        """Remove documents and return how many were removed."""
         check_collection_name("collection", key.name)
         # No stored source has a NUL, and PostgreSQL rejects a query with a NUL.
         return await self._store.delete_documents(key, [source for source in sources if NUL not in source])
@@ -123,7 +127,7 @@ class Library:
         return self._defaults.options(await self._default_model())
 
     async def _default_model(self) -> str:
-        """Return the default embedding model; empty where the inference service has no embeddings of it."""
+        """Return the default embedding model, or an empty string if the inference service cannot embed with it."""
         model = self._defaults.embedding_model
         if not model:
             return ""
@@ -137,9 +141,9 @@ class Library:
         return model
 
     async def _check_model(self, model: str) -> None:
-        """Raise the inference service's error for a model that it does not serve, or that makes no embeddings."""
+        """Raise the inference service's error if it does not serve a model or the model makes no embeddings."""
         await self._words.check_model(model)
-        # Embedding waits for a model that is busy or away, and so it may be away now.
+        # Embedding waits for a busy or unavailable model, so the model may be unavailable now.
         with suppress(Unavailable, Overloaded, DeadlineExceeded):
             await check_embedding_model(self._embedder, model)
 

@@ -1,4 +1,4 @@
-"""Finds the chunks of a collection for a query."""
+"""Finds the chunks of a collection that match a query."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from services.context.core.searching import Hit, Query, find_best
 from services.context.ports import ChunkStore, StoredChunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 512  # id, numbers and the names of fields
+CHUNK_OVERHEAD_BYTES: Final = 512  # for the id, the numbers and the field names
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Chunks, best first, and how many chunks a search by vectors could not see."""
+    """Chunks, best first, and the number of chunks that the vector search could not see."""
 
     chunks: tuple[Chunk, ...]
     unembedded_count: int = 0
@@ -43,10 +43,10 @@ class Retrieval:
     async def retrieve(
         self, tenant: str, query: str, policy: RetrievalPolicy, more_queries: Sequence[str] = ()
     ) -> Found:
-        """Return chunks of a tenant, best first, without duplicates; several queries are searched in a single pass.
+        """Return chunks of a tenant, best first, without duplicates. Several queries are searched in a single pass.
 
-        Raises NotFound for the collection, PreconditionFailed for a vector search in a collection without vectors, and
-        the inference service's errors.
+        Raises NotFound if the collection does not exist, PreconditionFailed if a vector search finds no vectors in the
+        collection, and the inference service's errors.
         """
         policy.check_retrieval(query, more_queries)
         key = CollectionKey(tenant, policy.collection)
@@ -85,7 +85,7 @@ class Retrieval:
 
     async def _read(self, hits: Sequence[Hit], policy: RetrievalPolicy, score_kind: str) -> list[Chunk]:
         stored = {one.id: one for one in await self._chunks.read_chunks([hit.chunk_id for hit in hits])}
-        # A chunk may be gone since the index was read.
+        # A chunk may have been deleted since the index was read.
         found: list[StoredChunk] = [
             replace(one, chunk=replace(one.chunk, score=hit.score, score_kind=score_kind))
             for hit in hits
@@ -95,7 +95,7 @@ class Retrieval:
 
 
 def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> list[Chunk]:
-    """Return the first chunks that fit into `max_bytes`, at least one of them."""
+    """Return the first chunks that fit into `max_bytes`, but at least one chunk."""
     left_bytes = max_bytes
     kept: list[Chunk] = []
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Derives the stored data of a collection from its texts again, and compares."""
+"""Derives the stored data of a collection from its texts again, and compares the results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from services.context.ports import ChunkStore, DerivedChunk, StoredDocument
 MAX_DIFFERENCES = 100
 DEFAULT_SAMPLE = 32
 MAX_SAMPLE = 1000
-MIN_COSINE = 0.99  # of an embedding with a new one of the same text; batches round differently
+MIN_COSINE = 0.99  # between a stored and a new embedding of one text; batches round differently
 
 
 @dataclass(slots=True)
 class VerificationReport:
-    """Counts of the compared items, and the differences; the first 100 differences are described."""
+    """The numbers of compared items and of differences, with a description of the first 100 differences."""
 
     document_count: int = 0
     chunk_count: int = 0
@@ -37,7 +37,7 @@ class VerificationReport:
     differences: list[str] = field(default_factory=list)
 
     def add(self, difference: str) -> None:
-        """Note a difference."""
+        """Record a difference."""
         self.difference_count += 1
         if len(self.differences) < MAX_DIFFERENCES:
             self.differences.append(difference)
@@ -45,7 +45,7 @@ class VerificationReport:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """A stored embedding to compare with a new embedding, and the collection's options when it was read."""
+    """A stored embedding to compare with a new embedding, and the options of the collection when it was read."""
 
     name: str
     content: str
@@ -62,9 +62,9 @@ class Verification:
         self._embedder = embedder
 
     async def verify(self, key: CollectionKey, embedding_sample: int) -> VerificationReport:
-        """Compare every chunk with its document, and a sample of embeddings with new ones; raises NotFound.
+        """Compare every chunk with its document, and a sample of embeddings with new embeddings. Raises NotFound.
 
-        A sample of 0 means 32 embeddings, a sample of -1 means no embeddings.
+        A sample of 0 means 32 embeddings, and a sample of -1 means no embeddings.
         """
         check_collection_name("collection", key.name)
         if not -1 <= embedding_sample <= MAX_SAMPLE:
@@ -107,13 +107,13 @@ def _sampled(document: StoredDocument, stride: int) -> list[_Sampled]:
 
 
 def _count_lost(index: CollectionIndex, later: CollectionIndex, seen: AbstractSet[int]) -> int:
-    """Return the number of chunks that an index had before and after the store was read, where they were not seen."""
+    """Return the number of chunks in both indexes that are missing from `seen`."""
     return len(set(index.live_ids()).intersection(later.live_ids()) - seen)
 
 
 def _compare(document: StoredDocument, index: CollectionIndex, report: VerificationReport) -> None:
     name = f"document {document.document.source!r}"
-    # A document of an earlier version has no digest until it is ingested again.
+    # A document from an earlier version has no digest until it is ingested again.
     if document.digest not in ("", document.document.digest):
         report.add(f"{name}: its digest is not that of its text and metadata")
     _compare_coverage(name, document, report)
@@ -126,7 +126,7 @@ def _compare(document: StoredDocument, index: CollectionIndex, report: Verificat
 
 
 def _compare_coverage(name: str, document: StoredDocument, report: VerificationReport) -> None:
-    """Note the chunks that are lost: they leave a gap in the positions, or a part of the text in no chunk."""
+    """Report lost chunks, which leave a gap in the positions or a part of the text in no chunk."""
     text = document.document.content
     if not document.chunks and text.strip():
         report.add(f"{name} has no chunks")

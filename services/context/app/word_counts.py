@@ -1,4 +1,4 @@
-"""Token counts of words; the embedding model's tokenizer counts each word once."""
+"""Token counts of words. The tokenizer of the embedding model counts each word once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from services.context.core.splitting import countable_words
 from services.context.ports import TokenCounter
 
-MAX_KNOWN_WORDS = 200_000  # of each model
+MAX_KNOWN_WORDS = 200_000  # for each model
 WORDS_AT_ONCE = 4000
 MAX_MODELS = 8
 ESTIMATED_TOKEN_CHARS = 4
 
 
 class WordCounts:
-    """Counts words. Without a model, a token is four characters."""
+    """Counts the tokens of words. Without a model, a token is four characters."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
@@ -27,7 +27,7 @@ class WordCounts:
         await self._counter.count(model, ["word"])
 
     async def count(self, model: str, texts: Sequence[str]) -> Mapping[str, int]:
-        """Return the token counts of at least the words of texts."""
+        """Return the token counts of at least the words in the texts."""
         if not model:
             return await asyncio.to_thread(_estimated, texts)
         known = self._known_of(model)
@@ -53,5 +53,5 @@ def _estimated(texts: Sequence[str]) -> Mapping[str, int]:
 
 
 def _missing(texts: Sequence[str], known: Mapping[str, int]) -> list[str]:
-    """Return the words of texts that `known` lacks; `known` may grow meanwhile."""
+    """Return the words of the texts that `known` lacks. `known` may grow meanwhile."""
     return sorted(word for word in countable_words(texts) if word not in known)

@@ -1,4 +1,4 @@
-"""Documents and collections, and checks of them."""
+"""Documents and collections, and the checks on them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
-NUL = "\0"  # PostgreSQL cannot store a text with this character.
+NUL = "\0"  # PostgreSQL cannot store a text that contains this character.
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to store; `source` names it within its collection."""
+    """A text to store. `source` names the document within its collection."""
 
     source: str
     content: str
@@ -29,7 +29,7 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """A hash of content, metadata and outline, for detecting changes of the document."""
+        """A hash of content, metadata and outline, which detects changes of the document."""
         head = f"{len(self.metadata_json)}:{self.metadata_json}"
         if self.outline != Outline():
             head += f"{len(self.outline.to_json())}:{self.outline.to_json()}"
@@ -38,7 +38,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class CollectionKey:
-    """A collection: its tenant, and its name within the tenant."""
+    """Identifies a collection by its tenant and its name within the tenant."""
 
     tenant: str
     name: str
@@ -46,7 +46,7 @@ class CollectionKey:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """The prefixes that an embedding model expects: before each query, and before each chunk of a document."""
+    """The prefixes that an embedding model expects before each query and before each chunk of a document."""
 
     query: str = ""
     document: str = ""
@@ -54,7 +54,7 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class CollectionOptions:
-    """The choices that a collection remembers."""
+    """The options that are stored with a collection."""
 
     embedding_model: str
     language: str
@@ -63,14 +63,14 @@ class CollectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class CollectionDefaults:
-    """The model and language of a collection that is made without them, and the prefixes that each model expects."""
+    """The default model and language of new collections, and the prefixes that each model expects."""
 
     embedding_model: str
     language: str
     prefixes: Mapping[str, Prefixes] = field(default_factory=dict)
 
     def options(self, model: str, language: str = "") -> CollectionOptions:
-        """Return the options of a new collection; an empty language is the default language."""
+        """Return the options of a new collection. An empty language selects the default language."""
         return CollectionOptions(model, language or self.language, self.prefixes_of(model))
 
     def prefixes_of(self, model: str) -> Prefixes:
@@ -80,7 +80,7 @@ class CollectionDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A named set of documents. Without an embedding model it has no vectors."""
+    """A named set of documents. A collection without an embedding model has no vectors."""
 
     name: str
     created_at: datetime
@@ -92,26 +92,26 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class IngestBounds:
-    """Limits of an Ingest."""
+    """The limits of an Ingest request."""
 
     max_documents: int
     max_document_chars: int
 
 
 def check_collection_name(field: str, name: str) -> None:
-    """Raise InvalidRequest, naming the field, unless `name` may name a collection."""
+    """Raise an InvalidRequest that names the field unless `name` is a valid collection name."""
     if _COLLECTION.fullmatch(name) is None:
         raise InvalidRequest(f"{field} {name[:80]!r} does not match [A-Za-z0-9._-]{{1,64}}")
 
 
 def check_source(field: str, source: str) -> None:
-    """Raise InvalidRequest, naming the field, unless `source` may name a document."""
+    """Raise an InvalidRequest that names the field unless `source` is a valid document name."""
     if not source or len(source) > _MAX_SOURCE_CHARS or not source.isprintable():
         raise InvalidRequest(f"{field} must be 1 to {_MAX_SOURCE_CHARS} printable characters: rename it")
 
 
 def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None:
-    """Raise InvalidRequest for a malformed, oversized or repeated document, and for no documents or too many."""
+    """Raise InvalidRequest if a document is malformed, oversized or repeated, or if their number is out of range."""
     if not 1 <= len(documents) <= bounds.max_documents:
         raise InvalidRequest(f"documents has {len(documents)} entries: send 1 to {bounds.max_documents}")
     sources: set[str] = set()

@@ -14,12 +14,12 @@ from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
 DEFAULT_VECTOR_WEIGHT = 0.6
-DEFAULT_SMOOTHING = 0.5  # of HYBRID
+DEFAULT_SMOOTHING = 0.5  # for HYBRID
 MAX_MORE_QUERIES = 8
 
 
 class Retriever(StrEnum):
-    """Ways to score; the value is the score_kind."""
+    """The ways to score chunks. Each value is the score_kind of the chunks."""
 
     BM25 = "bm25"
     KEYWORD = "keyword"
@@ -29,7 +29,7 @@ class Retriever(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The text around each chunk to return: neighbours on each side, or the whole section."""
+    """The text to return around each chunk: a number of neighbours on each side, or the whole section."""
 
     neighbours: int = 0
     has_section: bool = False
@@ -37,10 +37,10 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalPolicy:
-    """The collection to search and the chunks to keep.
+    """The collection to search and the limits on the chunks to keep.
 
-    If `max_chunks` is 0 or less, all chunks are kept; a `max_tokens` of 0 is the service's default. A retriever or a
-    fusion of a newer version is None.
+    If `max_chunks` is 0 or less, all chunks are kept. A `max_tokens` of 0 selects the configured default. A retriever
+    or fusion that this version does not know is None.
     """
 
     collection: str
@@ -67,7 +67,7 @@ class RetrievalPolicy:
         return self.retriever in (Retriever.VECTOR, Retriever.HYBRID)
 
     def score_kind_of(self, query_count: int) -> str:
-        """Return the score_kind of the chunks that a number of queries find."""
+        """Return the score_kind of the chunks that a search with `query_count` queries finds."""
         if query_count > 1:
             return Fusion.RECIPROCAL_RANK.value
         if self.retriever is Retriever.HYBRID and self.fusion is not None:
@@ -75,7 +75,7 @@ class RetrievalPolicy:
         return str(self.retriever)
 
     def check(self) -> None:
-        """Raise InvalidRequest for a policy that is wrong even without retrieval."""
+        """Raise InvalidRequest if the policy is invalid even without retrieval."""
         if self.retriever is None:
             known = ", ".join(f"RETRIEVER_{retriever.name}" for retriever in Retriever)
             raise InvalidRequest(f"policy.retriever is not known: use one of {known}")
@@ -83,7 +83,7 @@ class RetrievalPolicy:
             raise InvalidRequest(f"policy.max_tokens is {self.max_tokens}: it must not be negative")
 
     def check_retrieval(self, query: str, more_queries: Sequence[str] = ()) -> None:
-        """Raise InvalidRequest for a query or policy that cannot be searched with."""
+        """Raise InvalidRequest if the query or the policy cannot be used for a search."""
         self.check()
         check_collection_name("policy.collection", self.collection)
         check_min_score("policy.min_score", self.min_score)

@@ -27,13 +27,13 @@ from services.context.core.search.metadata_filter import compile_filter
 from services.context.core.search.terms import TermIds
 from services.context.core.search.vector_index import NO_VECTOR, Vector
 
-MIN_DEPTH: Final = 400  # chunks of each leg of a fusion, at least
-DIVERSIFIED: Final = 4  # candidates for each chunk of a diverse selection
+MIN_DEPTH: Final = 400  # minimum number of chunks from each leg of a fusion
+DIVERSIFIED: Final = 4  # number of candidates for each chunk of a diverse selection
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query in the form that an index reads; `vector` is its embedding, None for a search without vectors."""
+    """A query in the form that an index reads. `vector` is its embedding, or None for a search without vectors."""
 
     term_ids: TermIds
     vector: Vector | None = None
@@ -41,7 +41,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that matches, by its id in the store."""
+    """A matching chunk, identified by its id in the store."""
 
     chunk_id: int
     score: float
@@ -49,7 +49,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """Positions with their scores, best first, ties in the order of the positions."""
+    """Positions with their scores, best first. Ties are in the order of the positions."""
 
     order: Order
     scores: Scores
@@ -64,9 +64,9 @@ def _ranked(order: Order, scores: Scores) -> _Ranked:
 
 
 def find_best(index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, limit: int) -> list[Hit]:
-    """Return at most `limit` chunks, best first, ties in the order of storing; of equal contents the first.
+    """Return at most `limit` chunks, best first. Ties are in the order of storage, and of duplicates the first is kept.
 
-    The orders of several queries are fused by reciprocal rank, each with the same weight.
+    The rankings of several queries are fused by reciprocal rank, and each ranking has the same weight.
     """
     allowed = index.alive
     if policy.filter:
@@ -95,7 +95,7 @@ def _candidate_count(policy: RetrievalPolicy, limit: int, query_count: int) -> i
 
 
 def _answer(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int) -> _Ranked:
-    """Return the results of a query with at least the policy's score, without repeated contents."""
+    """Return the results of a query that reach the policy's minimum score, without duplicate contents."""
     found = _distinct(index, query, policy, allowed, limit)
     if policy.smoothing:
         found = _smoothed(index, found, policy.smoothing)
@@ -105,7 +105,7 @@ def _answer(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allow
 
 
 def _smoothed(index: CollectionIndex, found: _Ranked, weight: float) -> _Ranked:
-    """Smooth the scores of the best candidates. The others follow as they were: none of them has a higher score."""
+    """Smooth the scores of the best candidates. The remaining candidates follow unchanged, with no higher score."""
     best = found.order[:SMOOTHED]
     smoothed = smooth(index.vectors.vectors_at(best), found.scores[:SMOOTHED], weight)
     first = _ranked(best, smoothed)
@@ -115,7 +115,7 @@ def _smoothed(index: CollectionIndex, found: _Ranked, weight: float) -> _Ranked:
 
 
 def _distinct(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int) -> _Ranked:
-    """Return at most `limit` positions without repeated contents."""
+    """Return at most `limit` positions without duplicate contents."""
     depth = limit
     while True:
         found = _find(index, query, policy, allowed, depth)
@@ -126,7 +126,7 @@ def _distinct(index: CollectionIndex, query: Query, policy: RetrievalPolicy, all
 
 
 def _find(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, depth: int) -> _Ranked:
-    """Return the best positions: at least `depth`, or all that there are."""
+    """Return the best positions: at least `depth`, or all of them if there are fewer."""
     match policy.retriever:
         case Retriever.KEYWORD:
             order, scores = _leg(index.lexical.coverage(query.term_ids), 0.0, allowed, depth)

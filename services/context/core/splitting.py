@@ -1,4 +1,4 @@
-"""Splits documents into overlapping chunks by the tokens of a model, along their structure."""
+"""Splits documents along their structure into overlapping chunks that are measured in a model's tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from services.context.core.document import Document
 
 BLOCK_CHARS: Final = 20_000
-MAX_WORD_CHARS: Final = 40  # the model does not count a longer word: one token for each character is enough
-# A CJK character is a word of its own, because nothing separates words there.
+MAX_WORD_CHARS: Final = 40  # longer words are not counted by the model: one token per character suffices
+# A CJK character is a word by itself, because nothing separates words there.
 _WORD: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]|\w+|[^\w\s]")
 
 
@@ -29,14 +29,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Most tokens of a chunk, and most tokens that it shares with the previous chunk."""
+    """The maximum token count of a chunk, and of its overlap with the previous chunk."""
 
     chunk_tokens: int
     overlap_tokens: int
 
 
 def countable_words(texts: Iterable[str]) -> set[str]:
-    """Return the distinct words of texts, runs of letters or single signs, for a model to count their tokens."""
+    """Return the distinct words of texts, which are runs of letters or single symbols, for token counting."""
     words: set[str] = set()
     for text in texts:
         words.update(_WORD.findall(text))
@@ -44,7 +44,7 @@ def countable_words(texts: Iterable[str]) -> set[str]:
 
 
 def count_tokens(text: str, token_counts: Mapping[str, int]) -> int:
-    """Return the sum over the words of a text; an uncounted word counts a token for each character.
+    """Return the sum of the token counts of a text's words. An uncounted word counts one token per character.
 
     A text has at most a few more tokens than its words.
     """
@@ -52,9 +52,9 @@ def count_tokens(text: str, token_counts: Mapping[str, int]) -> int:
 
 
 def split(document: Document, splitting: Splitting, token_counts: Mapping[str, int]) -> list[Piece]:
-    """Return the pieces in order, stripped, not blank, and within the allowed number of tokens.
+    """Return the pieces in order. They are stripped, not blank, and within the maximum token count.
 
-    A character with more tokens than allowed becomes its own piece.
+    A character with more tokens than the maximum becomes a separate piece.
     """
     kind: type[TextSplitter | MarkdownSplitter] = TextSplitter
     if document.outline.headings:
@@ -71,7 +71,7 @@ def split(document: Document, splitting: Splitting, token_counts: Mapping[str, i
 
 
 def uncovered(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts of a text, from start to end, that are outside all spans and more than white space."""
+    """Return the start and end of each part of a text that is outside all spans and not only white space."""
     parts: list[tuple[int, int]] = []
     covered = 0
     for start, end in (*sorted(spans), (len(text), len(text))):
@@ -88,7 +88,7 @@ def _piece_of(document: Document, start: int, part: str) -> Piece:
 
 
 def _blocks_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield parts of a text with their starts: the splitter's time grows faster than the length of its text.
+    """Yield parts of a text with their starts, because the splitter's time grows faster than the length of the text.
 
     A part ends with a paragraph, a line or a word, if possible.
     """

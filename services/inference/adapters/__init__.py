@@ -1,1 +1,1 @@
-"""llama.cpp, llguidance, jinja2, folders and HTTP behind the ports."""
+"""Implements the ports with llama.cpp, llguidance, jinja2, folders and HTTP."""

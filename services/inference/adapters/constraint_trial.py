@@ -1,4 +1,4 @@
-"""Builds a constraint in a worker process, to check that the service can build it, and to measure its memory."""
+"""Builds a constraint in a worker process to check that the service can build it and to measure its memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEAP_FIELDS = [
     "fordblks",
     "keepcost",
 ]
-MAX_MEMORY_BYTES = 32 * 1024 * 1024  # limit of each constraint
+MAX_MEMORY_BYTES = 32 * 1024 * 1024  # maximum memory of one constraint
 
 _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
     ConstraintKind.SCHEMA: engine_text_of_schema,
@@ -42,7 +42,7 @@ _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a trial: the engine's text of the constraint, and its memory."""
+    """The result of a trial: the text of the constraint for the engine, and its memory."""
 
     engine_text: str
     memory_bytes: int
@@ -51,8 +51,8 @@ class Trial:
 def try_constraint(kind: ConstraintKind, text: str) -> Trial:
     """Build a constraint and compute its first mask.
 
-    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint that cannot be built, CONSTRAINT_TOO_COMPLEX if
-    it exceeds the engine's limits or takes too much memory.
+    Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) if the constraint cannot be built. Raises InvalidRequest
+    (CONSTRAINT_TOO_COMPLEX) if it exceeds the engine's limits or uses too much memory.
     """
     tokenizer = byte_tokenizer()
     try:
@@ -73,7 +73,7 @@ def try_constraint(kind: ConstraintKind, text: str) -> Trial:
 
 
 def refusal(kind: ConstraintKind, error: GrammarError) -> InvalidRequest:
-    """Return the caller's error for a constraint that cannot be built."""
+    """Return the error that the caller gets for a constraint that cannot be built."""
     if isinstance(error, GrammarTooComplexError):
         return InvalidRequest(
             f"the {kind} is too complex for the decoder: {error}", code=ErrorCode.CONSTRAINT_TOO_COMPLEX
@@ -82,13 +82,13 @@ def refusal(kind: ConstraintKind, error: GrammarError) -> InvalidRequest:
 
 
 class _HeapInfo(ctypes.Structure):
-    """The result of glibc's mallinfo2."""
+    """The struct that glibc's mallinfo2 returns."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _HEAP_FIELDS]
 
 
 def _heap_bytes() -> int:
-    """Return the allocated bytes, in small and in large blocks; 0 if the C library does not count them."""
+    """Return the number of allocated bytes in small and large blocks, or 0 if the C library does not count them."""
     read = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if read is None:
         return 0

@@ -1,9 +1,9 @@
-"""Models that are converted once on this machine, and kept in the cache folder.
+"""Models that are converted once on this machine and kept in the cache folder.
 
-The bundled embedding model, all-MiniLM-L6-v2, comes as a package of weights, which becomes a GGUF file. Its conversion
-gives the same bytes everywhere, so the hash of the result is a constant: it names the file, and shows whether the file
-is whole. A change of the layout changes the hashes too. llama.cpp converts text models to weights of 8 bits (Q8_0),
-from files whose types are slower on a CPU.
+The bundled embedding model, all-MiniLM-L6-v2, is distributed as a package of weights and converted to a GGUF file. The
+conversion produces the same bytes everywhere, so the hash of the result is a constant. The hash names the file and
+shows whether the file is whole. A change of the layout also changes the hashes. llama.cpp converts text models to 8-bit
+weights (Q8_0) if the types in their files are slower on a CPU.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def fastest_conversion() -> Conversion:
 
 
 def converted_model(conversion: Conversion | None = None) -> Path:
-    """Return the embedding model's GGUF file in the cache; converts the weights if it is missing or damaged.
+    """Return the path of the embedding model's GGUF file in the cache.
 
-    Several processes may do this at once. Raises PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or
-    differ, or the cache cannot be written.
+    Converts the weights if the file is missing or damaged. Several processes may do this at once. Raises
+    PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or differ, or if the cache cannot be written.
     """
     chosen = conversion or fastest_conversion()
     folder = cache_folder() / "models"
@@ -117,7 +117,7 @@ def _convert(weights: Path, vocabulary: Path, conversion: Conversion) -> Iterato
 
 
 def _write(path: Path, conversion: Conversion, parts: Iterator[bytes]) -> None:
-    """Write a file, atomically; raises PreconditionFailed if its hash differs from the conversion's."""
+    """Write a file atomically. Raises PreconditionFailed if its hash differs from the expected hash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hashed = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp", delete=False) as file:
@@ -144,10 +144,11 @@ def _check(digest: str, conversion: Conversion) -> None:
 
 
 def eight_bit_file(path: Path) -> Path:
-    """Return the cached file of the same model with weights of 8 bits; converts the weights if it is missing.
+    """Return the path of the cached file of the same model with 8-bit weights.
 
-    The file has the same name in another folder. Of several processes one converts, and the others wait. Raises
-    PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp cannot convert the file, or the cache cannot be written.
+    Converts the weights if the file is missing. It has the same name in another folder. If several processes need the
+    file, one process converts the weights and the other processes wait. Raises PreconditionFailed (CONFIG_NO_ENGINE) if
+    llama.cpp cannot convert the file or the cache cannot be written.
     """
     folder = cache_folder() / "models" / _eight_bit_key(path)
     made = folder / path.name
@@ -169,7 +170,7 @@ def eight_bit_file(path: Path) -> Path:
 
 
 def _make_eight_bit(path: Path, made: Path) -> None:
-    """Write the file, atomically; replaces the leftovers of an interrupted process."""
+    """Write the file atomically, and replace a partial file that an interrupted process left behind."""
     log.info("converting weights to 8 bits, once", model=path.name)
     started_s = time.monotonic()
     partial = made.with_name("partial")
@@ -181,7 +182,7 @@ def _make_eight_bit(path: Path, made: Path) -> None:
 
 
 def _eight_bit_key(path: Path) -> str:
-    """Return the folder name of the result, unique by file and version of llama.cpp."""
+    """Return the name of the result's folder, which is unique to the file and the version of llama.cpp."""
     with path.open("rb") as file:
         beginning = file.read(HASHED_BYTES)
         file.seek(max(0, path.stat().st_size - HASHED_BYTES))

@@ -1,4 +1,4 @@
-"""The model files of the installation, in Python packages without code."""
+"""The bundled model files, which are installed as Python packages without code."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 @dataclass(frozen=True, slots=True)
 class BundledFile:
-    """A file of a package: the end of its name, and its SHA-256 in lower-case hexadecimal."""
+    """A file of a package, identified by the end of its name and its SHA-256 in lower-case hexadecimal."""
 
     package: str
     ending: str
     sha256: str
 
     def find(self, *, otherwise: str) -> Path:
-        """Return the path of the file after a check of its hash.
+        """Return the path of the file after checking its hash.
 
-        Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is missing or differs; `otherwise` is an alternative to
-        installing the package, for the message.
+        Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is missing or differs. The error message names
+        `otherwise` as an alternative to installing the package.
         """
         hint = f"install it with `make setup`, or {otherwise}"
         try:
@@ -49,5 +49,5 @@ class BundledFile:
 
 
 def find_default_model() -> Path:
-    """Return the path of SmolLM2-135M-Instruct Q4_1; raises PreconditionFailed if the file is missing or differs."""
+    """Return the path of SmolLM2-135M-Instruct Q4_1. Raises PreconditionFailed if the file is missing or differs."""
     return BundledFile(PACKAGE, ".gguf", SHA256).find(otherwise="set PAGANTIC_INFERENCE_MODEL_PATH to a GGUF file")

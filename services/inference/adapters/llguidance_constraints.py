@@ -25,12 +25,12 @@ from services.inference.adapters.constraint_trial import refusal, try_constraint
 from services.inference.core.decoding.sampling import Logits
 from services.inference.core.generation import Constraint, ConstraintKind
 
-GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a constraint's lexer in use
-TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters: measured, English prose
-# The engine's limits bound that growth: measured with and without a pattern.
+GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a lexer in use
+TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters, measured on English prose
+# The engine's limits bound that growth. Both bounds were measured, with and without a pattern.
 MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
-WORN_TOKENS = 1024  # after so many tokens, the next request gets a new lexer
+WORN_TOKENS = 1024  # once a lexer has accepted this many tokens, the next request gets a new lexer
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
 _REASON_CHARS = 200
@@ -38,7 +38,7 @@ _REASON_CHARS = 200
 
 @dataclass(eq=False)
 class Lexer:
-    """The shared state of the matchers of one constraint, with its count of accepted tokens."""
+    """The state that all matchers of one constraint share, including the count of accepted tokens."""
 
     kind: ConstraintKind
     engine_text: str
@@ -48,7 +48,7 @@ class Lexer:
     max_growth_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the bound of its growth: only a lexer that counts characters grows."""
+        """Set the bound on the lexer's growth. Only a lexer that counts characters grows."""
         self.max_growth_bytes = 0
         if has_pattern(self.engine_text):
             self.max_growth_bytes = MAX_PATTERN_GROWTH_BYTES
@@ -57,27 +57,27 @@ class Lexer:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory."""
+        """The estimated memory of the lexer."""
         grown_bytes = min(self.max_growth_bytes, TOKEN_BYTES * self.accepted_tokens)
         return self.built_bytes + max(GROWTH_BYTES, grown_bytes)
 
     @property
     def is_worn(self) -> bool:
-        """Whether new requests need a new lexer, because this lexer has grown or failed."""
+        """Whether this lexer has grown too much or failed, so new requests need a new lexer."""
         return self.has_failed or (self.max_growth_bytes > 0 and self.accepted_tokens >= WORN_TOKENS)
 
 
 class LlguidanceMatcher:
-    """One constraint's progress over one sequence."""
+    """Tracks the progress of one sequence through one constraint."""
 
     def __init__(self, matcher: LLMatcher, lexer: Lexer) -> None:
         self._matcher = matcher
         self.lexer = lexer
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with every excluded token at -inf.
+        """Return the logits with every excluded token set to -inf.
 
-        This and `accept` raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the engine gives up.
+        Both `mask` and `accept` raise InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the engine gives up.
         """
         bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
         self._check()
@@ -87,7 +87,7 @@ class LlguidanceMatcher:
         return np.where(allowed, logits, _NEVER)
 
     def accept(self, token: int) -> None:
-        """Move past a token that the mask allowed."""
+        """Advance past a token that the mask allowed."""
         self.lexer.accepted_tokens += 1
         self._matcher.consume_token(token)
         self._check()
@@ -106,7 +106,7 @@ class LlguidanceMatcher:
         return bool(self._matcher.is_stopped())
 
     def fork(self) -> LlguidanceMatcher:
-        """Return a matcher with the same progress."""
+        """Return a copy of this matcher with the same progress."""
         return LlguidanceMatcher(self._matcher.deep_copy(), self.lexer)
 
     def _check(self) -> None:
@@ -120,30 +120,31 @@ class LlguidanceMatcher:
 
 
 class Workers(Protocol):
-    """Processes with bounded time and memory that try constraints."""
+    """Runs work in processes with bounded time and memory."""
 
     def run(self, work: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        """Return the result of `work`; raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) beyond the bounds."""
+        """Return the result of `work`. Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) if it exceeds the bounds."""
 
 
 class LlguidanceCompiler:
-    """Compiles constraints for one model's tokens. For one event loop.
+    """Compiles constraints to masks over one model's tokens. Not thread-safe: use it from a single event loop.
 
-    A constraint of 38 bytes can take minutes and gigabytes to build, so a worker process builds each constraint first;
-    this process builds it only after a quick and small trial. Cached constraints take at most `cache_bytes`; cached and
-    used constraints together take at most twice as much.
+    A constraint of 38 bytes can take minutes and gigabytes to build, so a worker process builds each constraint first.
+    This process builds the constraint only after a trial that was quick and needed little memory. Cached constraints
+    use at most `cache_bytes`; cached and used constraints together use at most twice as much.
     """
 
     def __init__(
         self, vocab: llama_cpp.llama_vocab_p, workers: Workers, *, cache_bytes: int, monotonic_s: Callable[[], float]
     ) -> None:
         with warnings.catch_warnings():
-            # llguidance reads token attributes through a name that llama-cpp-python has deprecated.
+            # llguidance reads token attributes through a name that llama-cpp-python has deprecated, which causes a
+            # warning.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
-        # The cache and requests hold lexers, and requests may end in any thread: a WeakSet is not safe for that.
+        # The cache and requests hold lexers. Requests may end in any thread, so a WeakSet would not be safe.
         self._living: set[weakref.ref[Lexer]] = set()
         self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
@@ -154,7 +155,7 @@ class LlguidanceCompiler:
         )
 
     async def start(self, constraint: Constraint) -> LlguidanceMatcher:
-        """Return a fresh matcher, a copy of the cached matcher if there is one."""
+        """Return a new matcher, which is a copy of the cached matcher if there is one."""
         source = constraint.text.encode()
         if len(source) > MAX_ENGINE_TEXT_BYTES:
             raise InvalidRequest(
@@ -172,11 +173,11 @@ class LlguidanceCompiler:
 
     @property
     def living_bytes(self) -> int:
-        """Memory of all cached and used constraints."""
+        """The memory of all cached and used constraints."""
         return sum(lexer.size_bytes for reference in tuple(self._living) if (lexer := reference()) is not None)
 
     def close(self) -> None:
-        """Finish the current build and end the thread."""
+        """Finish the current build and end the build thread."""
         self._thread.shutdown()
 
     async def _try(self, constraint: Constraint) -> LlguidanceMatcher:

@@ -16,7 +16,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def core_count() -> int:
-    """Return the physical cores that this process may use, by its affinity and its cgroup's quota."""
+    """Return the number of physical cores that this process may use, limited by its affinity and its cgroup's quota."""
     if not hasattr(os, "sched_getaffinity"):
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     siblings = {_read(_TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in usable_processors()}
@@ -24,9 +24,9 @@ def core_count() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that is free without swapping, on the machine and within this process's cgroup.
+    """Return the number of bytes that are free without swapping, on the machine and within this process's cgroup.
 
-    The cache of files counts as free: the kernel gives it up when memory is needed.
+    The file cache counts as free, because the kernel releases it when memory is needed.
     """
     free = int(psutil.virtual_memory().available)
     limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
@@ -45,7 +45,7 @@ def cpu_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """A reading of used processor time: of all processes on this process's processors, and of this process."""
+    """A reading of two processor times: of all processes on this process's processors, and of this process."""
 
     at_s: float
     all_s: float
@@ -53,20 +53,20 @@ class CpuClock:
 
     @classmethod
     def read(cls) -> CpuClock:
-        """Read now."""
+        """Return a reading of the current times."""
         usable = usable_processors()
         times = [used for cpu, used in enumerate(psutil.cpu_times(percpu=True)) if cpu in usable]
         return cls(time.monotonic(), sum(map(_used_s, times)), time.process_time())
 
     def others_cores(self) -> float:
-        """Return the cores that other processes have used since this reading, on average."""
+        """Return the average number of cores that other processes have used since this reading."""
         now = CpuClock.read()
         busy_s = (now.all_s - self.all_s) - (now.own_s - self.own_s)
         return max(0.0, busy_s / max(now.at_s - self.at_s, 0.001))
 
 
 def spare_cores(wanted: int) -> int:
-    """Return the number of processors that this process may use beyond `wanted`."""
+    """Return the number of processors that this process may use in excess of `wanted`."""
     return max(0, len(usable_processors()) - wanted)
 
 
@@ -79,7 +79,7 @@ def usable_processors() -> set[int]:
 
 def _used_s(times: Any) -> float:
     idle_s = times.idle + getattr(times, "iowait", 0.0)
-    # User and nice time include guests already; stolen time counts as used by others.
+    # User and nice time already include guest time. Stolen time counts as used by other processes.
     return float(sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0) - idle_s)
 
 

@@ -18,15 +18,15 @@ from pagantic_common.models.digest import sha256_of
 from pagantic_common.models.kinds import CHAT_CAPABILITIES, SCORE_PAIRS, capabilities_of, trained_window
 from services.inference.adapters.llama.weights import forward_logs, read_metadata
 
-_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts by itself
-_HEADS = (b"cls.weight", b"cls.output.weight")  # tensors of a classification head; each may be alone
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts itself
+_HEADS = (b"cls.weight", b"cls.output.weight")  # a classification head has at least one of these tensors
 
 
 def describe_model(path: Path, *, alias: str, context_tokens: int, projector: Path | None = None) -> ModelInfo:
-    """Return a model's description; a model with a projector takes images.
+    """Return a model's description. A model with a projector accepts images.
 
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not support the model, if the model neither generates
-    text nor makes embeddings nor scores pairs, and for a projector that is missing or useless for the model.
+    text nor makes embeddings nor scores pairs, or if the projector is missing or does not fit the model.
     """
     if not path.is_file():
         raise PreconditionFailed(
@@ -67,7 +67,7 @@ def _check_projector(info: ModelInfo, projector: Path) -> None:
 def check_digest(path: Path, *, alias: str, sha256: str) -> None:
     """Raise PreconditionFailed (CONFIG_NO_ENGINE) unless the file has this SHA-256, in hexadecimal.
 
-    Call this before the engine reads the file: a replaced file may attack its parser.
+    Call this before the engine reads the file: a file that was replaced may attack the engine's parser.
     """
     if _PART.search(path.name):
         raise PreconditionFailed(
@@ -89,7 +89,7 @@ def check_digest(path: Path, *, alias: str, sha256: str) -> None:
 
 
 def draft_model_bytes(path: Path) -> int:
-    """Return the bytes of a draft model's file; raises PreconditionFailed (CONFIG_NO_ENGINE) if it is missing."""
+    """Return the size of a draft model's file. Raises PreconditionFailed (CONFIG_NO_ENGINE) if it is missing."""
     if not path.is_file():
         raise PreconditionFailed(
             f"DRAFT_MODEL_PATH is {str(path)!r}, which is not a file", code=ErrorCode.CONFIG_NO_ENGINE
@@ -98,7 +98,7 @@ def draft_model_bytes(path: Path) -> int:
 
 
 def digest_of(path: Path) -> str:
-    """Return a digest that identifies a model: the hash of its file, or the hashes of its parts."""
+    """Return a digest that identifies a model, computed from the hash of its file or from the hashes of its parts."""
     part_name = _PART.search(path.name)
     if not part_name:
         return sha256_of(path)
@@ -126,7 +126,7 @@ class _GgufParams(ctypes.Structure):
 
 
 def _check_head(path: Path, alias: str) -> None:
-    """Raise PreconditionFailed for a file without a classification head; the engine itself would not fail."""
+    """Raise PreconditionFailed if the file has no classification head. The engine itself would not fail."""
     if _PART.search(path.name):
         return  # another part of the model may have the head
     libggml.gguf_init_from_file.restype = ctypes.c_void_p

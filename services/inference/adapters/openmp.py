@@ -1,7 +1,8 @@
-"""The threads of llama.cpp's OpenMP, libgomp: their spinning before sleep, and their end.
+"""Controls the threads of llama.cpp's OpenMP library, libgomp: how long they spin before they sleep, and when they end.
 
-libgomp reads two spin counts when it loads: a long count, and a short count for a process in which it manages more
-threads than there are processors. A sleeping team of extra threads switches all other threads to the short count.
+libgomp reads two spin counts when it loads. The long count is the normal case. The short count applies to a process in
+which libgomp manages more threads than there are processors. A sleeping team of extra threads therefore switches all
+other threads to the short count.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ _MAPS = Path("/proc/self/maps")
 
 
 def set_spinning(spin_count: int | str) -> None:
-    """Set how many rounds idle threads spin, in this process and its children; "auto" is the long count.
+    """Set the number of rounds that idle threads spin; "auto" selects the long count.
 
-    libgomp reads the count once, when llama.cpp's library loads.
+    The count applies to this process and its children. libgomp reads it once, when llama.cpp's library loads.
     """
     if isinstance(spin_count, str):
         spin_count = LONG_SPIN_COUNT
     os.environ["GOMP_SPINCOUNT"] = str(spin_count)
-    os.environ.setdefault("OMP_WAIT_POLICY", "active")  # the short count is then 1000, and 100 otherwise
+    os.environ.setdefault("OMP_WAIT_POLICY", "active")  # makes the short count 1000 instead of 100
 
 
 def release_threads() -> None:
-    """End the pool that libgomp keeps for the calling thread; its threads count as managed."""
+    """End the thread pool that libgomp keeps for the calling thread, because its threads count as managed."""
     release = getattr(_libgomp(), "omp_pause_resource_all", None)  # since GCC 9
     if release is not None:
         release(_SOFT)
@@ -56,7 +57,7 @@ class SpinSwitch:
         self._team: threading.Thread | None = None
 
     def set_long(self, is_long: bool) -> None:
-        """Spin for the long or the short count."""
+        """Switch all threads to the long or the short spin count."""
         if is_long:
             self._wake_team()
         elif self._team is None:
@@ -66,7 +67,7 @@ class SpinSwitch:
             self._team = team
 
     def _sleep(self) -> None:
-        """Let a team sleep until the semaphore wakes it; the team ends with this thread."""
+        """Put a team of threads to sleep until the semaphore wakes them. The team ends with this thread."""
         self._libgomp.GOMP_parallel(self._libc.sem_wait, self._semaphore, self._threads, 0)
 
     def _wake_team(self) -> None:
@@ -80,7 +81,7 @@ class SpinSwitch:
 
 @cache
 def _libgomp() -> ctypes.CDLL | None:
-    """Return the libgomp that llama.cpp has loaded, under any file name; None without libgomp."""
+    """Return the libgomp that llama.cpp has loaded, under any file name, or None if llama.cpp uses no libgomp."""
     # Importing the binding loads the library.
     importlib.import_module("llama_cpp")
     try:

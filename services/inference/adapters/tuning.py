@@ -1,4 +1,4 @@
-"""Measures in a child process how to run a model, and stores the result. Does not load the engine itself."""
+"""Measures the best way to run a model in a child process, and stores the result. Does not load the engine itself."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PROBE = "services.inference.adapters.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
 OBSERVATION_S = 1.0
-PROBE_VERSION = "5"  # raise it with each change of the probe, to discard older results
+PROBE_VERSION = "5"  # increase this with each change of the probe, to discard older results
 STEP_SIZES = (64, 128, 256)
-LONG_TOKENS = 1536  # flash attention that wins at 512 tokens may lose here
+LONG_TOKENS = 1536  # flash attention that is faster at 512 tokens may be slower at this length
 HASHED_BYTES = 1024 * 1024
 NICENESS = 10
-WEIGHTS_FACTOR = 1.2  # some weights are repacked for the processor
-PROBE_BYTES = 512 * 1024 * 1024  # two small contexts and an interpreter
+WEIGHTS_FACTOR = 1.2  # some weights are repacked for the processor and need more memory
+PROBE_BYTES = 512 * 1024 * 1024  # memory of two small contexts and an interpreter
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The scope of a measurement: the machine and the model."""
+    """The machine and the model that a measurement applies to."""
 
     model_path: Path
     gpu_layers: int
@@ -46,11 +46,11 @@ class Machine:
 
     @property
     def cores(self) -> int:
-        """Physical cores that this process may use."""
+        """The number of physical cores that this process may use."""
         return core_count()
 
     def key(self) -> str:
-        """Return a name for this machine, model and engine."""
+        """Return a name that identifies this machine, the model and the engine."""
         with self.model_path.open("rb") as file:
             beginning = file.read(HASHED_BYTES)
         parts = (
@@ -67,7 +67,7 @@ class Machine:
 
 
 def _engine_build() -> str:
-    """Return the engine's version and the recorded hashes of its libraries, which depend on its build flags."""
+    """Return the engine's version and the recorded hashes of its libraries. The hashes depend on the build flags."""
     engine = importlib.metadata.distribution("llama-cpp-python")
     record = engine.read_text("RECORD") or ""
     return "\n".join([engine.version, *(line for line in record.splitlines() if line.startswith("llama_cpp/lib/"))])
@@ -75,14 +75,14 @@ def _engine_build() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredTuning:
-    """A model's stored results on this machine: whether it runs with extra buffer types, and its tuning."""
+    """The stored results for a model on this machine: whether it runs with extra buffer types, and its tuning."""
 
     use_extra_bufts: bool
     tuning: Tuning | None = None
 
 
 class TuningFile:
-    """Stores the results of one model on this machine; `use_extra_bufts` is stored with every tuning."""
+    """Stores the results for one model on this machine. `use_extra_bufts` is stored with every tuning."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self.machine = machine
@@ -91,7 +91,7 @@ class TuningFile:
         self._file = folder / f"{machine.key()}.json"
 
     def load(self) -> StoredTuning | None:
-        """Return the stored results; None if there is no readable file."""
+        """Return the stored results, or None if there is no readable file."""
         try:
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             tuning = stored["tuning"]
@@ -104,7 +104,10 @@ class TuningFile:
             return None
 
     def save(self, tuning: Tuning | None) -> str:
-        """Store a tuning, or None for a machine without a tuning; return the problem, or an empty text."""
+        """Store a tuning, or None if the machine has no tuning.
+
+        Returns a description of the problem, or an empty string.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             partial = self._file.with_suffix(f".{os.getpid()}.tmp")
@@ -117,14 +120,14 @@ class TuningFile:
 
 
 class ChildProber:
-    """Measures rounds in a child process while the generator is read; implements Prober."""
+    """A Prober that measures rounds in a child process while its generator is read."""
 
     def __init__(self, machine: Machine, use_extra_bufts: Callable[[], bool]) -> None:
         self._machine = machine
         self._use_extra_bufts = use_extra_bufts
 
     async def why_not(self) -> str:
-        """Return why measuring is not possible now: too little memory, or a busy machine."""
+        """Return the reason that measuring is not possible now: too little memory or a busy machine."""
         needed = int(self._machine.model_path.stat().st_size * WEIGHTS_FACTOR) + PROBE_BYTES
         if (free := free_memory_bytes()) < needed:
             return f"{free // 2**20} MiB of memory are free, measuring takes {needed // 2**20} MiB"
@@ -136,7 +139,10 @@ class ChildProber:
         return f"the machine is busy: other processes use {observed.others_cores:.1f} cores"
 
     async def rounds(self) -> AsyncGenerator[Round, None]:
-        """Yield rounds; closing the generator ends the child at once. Raises MeasuringFailed if the child dies."""
+        """Yield rounds. Closing the generator ends the child process at once.
+
+        Raises MeasuringFailed if the child process dies.
+        """
         cores = self._machine.cores
         threads = (cores, *({cores // 2} - {0, cores}))
         child = await _start(self._machine, self._use_extra_bufts(), threads=threads)
@@ -149,9 +155,9 @@ class ChildProber:
 
 
 async def check_engine(machine: Machine) -> bool:
-    """Return whether the engine decodes here with its extra buffer types; False means only without them.
+    """Return whether the engine can decode here with its extra buffer types; False means that it must not use them.
 
-    Raises PreconditionFailed if the engine dies both ways.
+    Raises PreconditionFailed if the engine process dies both with and without them.
     """
     code = await _check(machine, use_extra_bufts=True)
     if code >= 0:  # the engine did not die; the service itself reports a model that does not load
@@ -167,7 +173,7 @@ async def check_engine(machine: Machine) -> bool:
 
 
 def tuning_folder() -> Path:
-    """Return the folder of the results, in the user's cache."""
+    """Return the folder for results, which lies in the user's cache."""
     return cache_folder() / "tuning"
 
 

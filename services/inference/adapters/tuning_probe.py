@@ -1,6 +1,7 @@
 """Measures ways to run a model and prints a JSON object for each round, or only tries the engine on this CPU.
 
-This is a process of its own: a request kills it, and a build that this CPU cannot run dies here.
+This module runs in a separate process. A request can kill that process, and a build that this CPU cannot run crashes
+only that process.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _KEY = 1
 
 
 class _Bench:
-    """A context with a long prompt in host memory, whose steps are measured at different lengths and widths."""
+    """A context with a long prompt in host memory. Its steps are measured at different lengths and widths."""
 
     def __init__(self, engine: LlamaCppEngine, long_tokens: int) -> None:
         self._engine = engine
         self._long_tokens = long_tokens
 
     def prepare(self, *, batch_tokens: int) -> None:
-        """Compute the prompt, or a shorter prompt if that takes too long."""
+        """Compute the long prompt, or a shorter prompt if the long prompt takes too long."""
         started_s, size = time.perf_counter(), 0
         while size < self._long_tokens and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
             self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
@@ -56,7 +57,7 @@ class _Bench:
         self._engine.park(0, 0, size, _KEY)
 
     def step_ms(self, threads: int) -> StepTimes:
-        """Return the times of a step of each kind."""
+        """Return the time of one step of each kind, in milliseconds."""
         apart_ms = self.apart_ms(threads)
         shared_ms, alone_ms = self._long_ms(threads)
         times = {
@@ -68,14 +69,14 @@ class _Bench:
         return tuple(times[kind] for kind in StepKind)
 
     def apart_ms(self, threads: int) -> float:
-        """Return the time of a step of 8 sequences that share nothing."""
+        """Return the time of a step of 8 sequences that share no tokens, in milliseconds."""
         self._clear()
         for sequence in range(SEQUENCES):
             self._engine.unpark(_KEY, sequence, SHORT_TOKENS)
         return self._step_ms(threads, SEQUENCES, SHORT_TOKENS)
 
     def _long_ms(self, threads: int) -> tuple[float, float]:
-        """Return the times of a step of 8 sequences that share a long prompt, and of one sequence."""
+        """Return the milliseconds of a step of 8 sequences that share a long prompt, and of a step of one sequence."""
         self._clear()
         self._engine.unpark(_KEY, 0, self._long_tokens)
         alone_ms = self._step_ms(threads, 1, self._long_tokens)
@@ -84,13 +85,13 @@ class _Bench:
         return self._step_ms(threads, SEQUENCES, self._long_tokens), alone_ms
 
     def _prompt_ms(self) -> float:
-        """Return the time of a step that continues the long prompt in the first sequence."""
+        """Return the milliseconds of a step that continues the long prompt in the first sequence."""
         started_s = time.perf_counter()
         self._engine.decode([Slice(0, [1] * CHECKED_TOKENS, self._long_tokens, 1)])
         return (time.perf_counter() - started_s) * _MS
 
     def rate(self, threads: int, size: int) -> float:
-        """Return the speed of a prompt's step of this size, tokens per second."""
+        """Return the speed of a prompt's step of this size in tokens per second."""
         self._clear()
         self._engine.set_threads(threads)
         started_s = time.perf_counter()
@@ -118,7 +119,7 @@ class _Bench:
 def measure(
     path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...], long_tokens: int
 ) -> None:
-    """Print rounds; the first of `threads` is the baseline of the others."""
+    """Measure rounds and print each one. The first of `threads` is the baseline for the other thread counts."""
     options = replace(
         options,
         threads=threads[0],
@@ -154,7 +155,7 @@ def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tupl
 
 
 def check(path: Path, options: EngineOptions) -> None:
-    """Decode one batch; a build that does not fit this CPU dies here."""
+    """Decode one batch. This process dies here if the build does not fit this CPU."""
     info = describe_model(path, alias="probe", context_tokens=CHECKED_TOKENS)
     if kind := embedder_kind(info):
         embedder = kind(path, info, EmbedderOptions.like(options))
@@ -177,7 +178,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Carry out the order in the only argument, a JSON object."""
+    """Carry out the order that is the only command-line argument, a JSON object."""
     order = json.loads(sys.argv[1])
     _end_with_parent(order["parent"])
     os.nice(order["nice"])

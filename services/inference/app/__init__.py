@@ -1,1 +1,1 @@
-"""Use-cases of the inference service."""
+"""Use cases of the inference service."""

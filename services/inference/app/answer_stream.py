@@ -1,4 +1,4 @@
-"""Turns the scheduler's events of one request into the events of its caller, and records how long its phases took."""
+"""Turns a request's scheduler events into events for its caller, and records the duration of each phase."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ queue_duration = make_histogram(
 
 @dataclass(slots=True)
 class RequestTimes:
-    """The phases of a request, in monotonic seconds, and its counts of tokens.
+    """The phases of a request, in monotonic seconds, and its token counts.
 
     Attributes:
-        started_s: When the request arrived.
-        queued_s: When it was ready for the engine's loop.
-        seated_s: When its wait for a place ended; None without a place.
-        prompted_s: When its prompt was processed, which gives the first token too.
-        completed_s: When its last token was decoded; None before that, and after a failure.
-        prompt_tokens: Tokens of its prompt.
-        cached_tokens: Prompt tokens that were in the cache.
-        output_tokens: Tokens of all its candidates so far.
-        longest_output: Tokens of its longest candidate so far.
+        started_s: The time when the request arrived.
+        queued_s: The time when the request was ready for the engine's loop.
+        seated_s: The time when the request got a seat, or None if it has no seat.
+        prompted_s: The time when the prompt was processed, which also yields the first token.
+        completed_s: The time when the last token was decoded, or None before that and after a failure.
+        prompt_tokens: The number of tokens in the prompt.
+        cached_tokens: The number of prompt tokens that were in the cache.
+        output_tokens: The total number of tokens of all candidates so far.
+        longest_output: The number of tokens of the longest candidate so far.
     """
 
     started_s: float
@@ -74,7 +74,7 @@ class RequestTimes:
     def recorded(self, model: str, clock: Clock) -> Iterator[None]:
         """Record the phases of the request as spans and metrics when the block ends.
 
-        The answer is complete once `completed_s` is set, even if its reader then leaves by an error.
+        The answer is complete once `completed_s` is set, even if its reader then leaves because of an error.
         """
         error_type = ""
         try:
@@ -146,14 +146,14 @@ class _Answer:
 
 
 class AnswerStream:
-    """The events of one request; call `put` on the event loop, and iterate over `events` once.
+    """The events of one request. Call `put` on the event loop, and iterate over `events` only once.
 
     Args:
-        started: The first event, without the cached prompt tokens; the scheduler counts these.
+        started: The first event. It lacks the number of cached prompt tokens, which the scheduler counts.
         form: The form of the answers.
-        candidate_count: Number of candidates.
-        clock: Time for the usage.
-        started_s: When the request arrived, monotonic seconds.
+        candidate_count: The number of candidates.
+        clock: The clock for the usage.
+        started_s: The time when the request arrived, in monotonic seconds.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class AnswerStream:
         self.is_done = False
 
     def put(self, event: SchedulerEvent) -> None:
-        """Add the scheduler's next event."""
+        """Add the next event from the scheduler."""
         if isinstance(event, Prompted):
             self._times.prompted_s = self._clock.monotonic_s()
         self._pending.append(event)
@@ -178,9 +178,10 @@ class AnswerStream:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events until the request ends; pending deltas of a candidate become one delta.
 
-        Raises Cancelled, DeadlineExceeded, InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up the
-        constraint, Unavailable (INFERENCE_MODEL_UNAVAILABLE) if the engine breaks, Internal (INFERENCE_ENGINE_ERROR,
-        INFERENCE_MALFORMED_RESPONSE), and RuntimeError for any other error in this request's decoding.
+        Raises Cancelled, DeadlineExceeded, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE). Raises
+        InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up the constraint, and Unavailable
+        (INFERENCE_MODEL_UNAVAILABLE) if the engine breaks. Raises RuntimeError if any other error occurs while this
+        request is decoded.
         """
         with self._times.recorded(self._started.model.name, self._clock):
             while not self.is_done:
@@ -191,7 +192,7 @@ class AnswerStream:
                     yield event
 
     def _join(self, pending: Sequence[SchedulerEvent]) -> Iterator[Event]:
-        """Yield the caller's events for the scheduler's events; a run of progress gives one delta per candidate."""
+        """Yield the caller's events for the pending events. Consecutive progress becomes one delta per candidate."""
         deltas: dict[int, Delta] = {}
         for event in pending:
             match event:
@@ -276,7 +277,7 @@ def _new_call_id() -> str:
 
 
 def _extended(delta: Delta, pieces: list[Piece], progress: Progress | None = None) -> Delta:
-    """Return a delta with more pieces, and with the tokens and counts of the progress that they came with."""
+    """Return a delta with more pieces, and with the tokens and counts of the progress event that produced them."""
     calls = list(delta.tool_calls)
     for piece in pieces:
         call = piece.tool_call

@@ -1,4 +1,4 @@
-"""Reports for callers that index the cache: each change of their tenant's blocks, and the load."""
+"""Reports the load and each change of a tenant's cached blocks to callers that index the cache."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class EngineState:
 
     Attributes:
         load: The sum of the loads of all models.
-        idle_tokens: Cells of the KV caches that are freed when other requests need them.
-        silence_s: The age of the oldest step; None while nothing is decoded.
+        idle_tokens: The number of KV cache cells that are freed when other requests need them.
+        silence_s: The age of the oldest step, or None while nothing is decoded.
     """
 
     load: Load
@@ -38,10 +38,10 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class BlockReport:
-    """A batch of changes with the state of the engine, or the state alone.
+    """A batch of changes with the state of the engine, or only the state.
 
     Attributes:
-        sequence: The number of the batch; without a batch, the number of the last batch.
+        sequence: The number of the batch, or the number of the last batch if the report has no batch.
         is_full: Whether to include slowly changing values.
     """
 
@@ -52,9 +52,9 @@ class BlockReport:
 
 
 class BlockEvents:
-    """All readers of this replica's events. They count as watchers of the replica.
+    """Serves the events of this replica to all readers, which count as watchers of the replica.
 
-    No queue per reader: a reader follows the history of its tenant, and gets a snapshot if it falls behind.
+    There is no queue per reader. A reader follows the history of its tenant, and gets a snapshot if it falls behind.
     """
 
     def __init__(self, models: Models, watch: ReplicaWatch, clock: Clock, *, max_history: int = MAX_HISTORY) -> None:
@@ -65,10 +65,10 @@ class BlockEvents:
         self._logs: OrderedDict[str, _TenantLog] = OrderedDict()
 
     async def reports(self, sequence: int) -> AsyncGenerator[BlockReport, None]:
-        """Yield the changes of the current tenant's blocks in the default model, from a sequence number on.
+        """Yield the changes of the current tenant's blocks in the default model, starting at a sequence number.
 
-        A number outside the history, such as 0, begins with a snapshot. Raises Overloaded (INFERENCE_OVERLOADED) if
-        MAX_WATCHERS watch already.
+        If the number is outside the history, such as 0, the changes begin with a snapshot. Raises Overloaded
+        (INFERENCE_OVERLOADED) if there are already MAX_WATCHERS watchers.
         """
         tenant = current_principal().tenant
         reader = _Reader(sequence, self._clock)
@@ -79,9 +79,9 @@ class BlockEvents:
                     yield report
 
     def _log_of(self, tenant: str) -> BlockLog:
-        """Return the up-to-date log of a tenant; evicts the least recently read log beyond MAX_LOGS."""
+        """Return a tenant's up-to-date log. Evicts the least recently read log beyond MAX_LOGS."""
         if tenant not in self._logs:
-            # The time in milliseconds exceeds all numbers of earlier logs, also of logs before a restart.
+            # The time in milliseconds exceeds all numbers of earlier logs, including logs from before a restart.
             log = BlockLog(math.ceil(self._clock.now().timestamp() * 1000), self._max_history)
             self._logs[tenant] = _TenantLog(tenant, log)
         self._logs.move_to_end(tenant)
@@ -103,7 +103,7 @@ class BlockEvents:
 
 
 class _TenantLog:
-    """A log, with the generation and its change counter at the last update."""
+    """The log of one tenant, with the generation and its change counter at the last update."""
 
     def __init__(self, tenant: str, log: BlockLog) -> None:
         self.log = log
@@ -127,7 +127,7 @@ class _TenantLog:
 
 
 class _Reader:
-    """The position of one reader, and the load that it got last."""
+    """The position of one reader, and the load that was last reported to the reader."""
 
     def __init__(self, sequence: int, clock: Clock) -> None:
         self._next = sequence
@@ -138,7 +138,7 @@ class _Reader:
     def read(self, log: BlockLog, state_now: Callable[[], EngineState]) -> Iterator[BlockReport]:
         """Yield the next batches, then the state if it has changed since the last report or a heartbeat is due.
 
-        A slow reader takes batch after batch; each carries the state of its time.
+        A slow reader takes one batch after another. Each batch carries the state at the time it is read.
         """
         for batch in log.since(self._next, self._clock.now().timestamp()):
             is_first = self._reported is None

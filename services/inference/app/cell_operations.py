@@ -22,7 +22,10 @@ Copy = Callable[[], Cells]
 
 
 def apply_operation(engine: TextEngine, operation: Operation, store: Callable[[str, Copy], None]) -> None:
-    """Apply an operation to the engine's cache; `store` gets a block's name and a function that copies its cells."""
+    """Apply an operation to the engine's cache.
+
+    `store` receives the name of a block and a function that copies the block's cells.
+    """
     match operation:
         case CopyPrefix():
             engine.copy_prefix(operation.source, operation.target, operation.length)

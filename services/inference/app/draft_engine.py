@@ -1,4 +1,4 @@
-"""Runs the batches of a draft model before the step that verifies its drafts. A failure ends only the drafting."""
+"""Runs a draft model's batches before the step that verifies the drafts. A failure ends only the drafting."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MEASURED_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Bounds for the tokens of finished requests: cells in the cache, and host memory for parked cells."""
+    """The limits for the tokens of finished requests: cells in the cache, and host memory for parked cells."""
 
     max_idle_tokens: int = 0
     max_parked_bytes: int = 0
 
 
 class DraftEngine:
-    """An engine that drafts for another engine; the other engine's thread calls it.
+    """An engine that drafts for another engine and is called on the thread of that engine.
 
     Args:
-        engine: The draft model; only this object uses it.
-        vocabulary_size: Token ids below this are the same in both models.
-        limits: Bounds of its cache.
-        clock: Time for costs.
-        policy: Chooses the drafts; by default drafts that pay by measured costs.
+        engine: The engine of the draft model, which only this object uses.
+        vocabulary_size: Token ids below this number mean the same in both models.
+        limits: The limits of the draft model's cache.
+        clock: The clock for costs.
+        policy: Chooses the drafts. The default chooses drafts that are worthwhile by their measured costs.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DraftEngine:
 
     @property
     def max_parked_bytes(self) -> int:
-        """Maximum host memory of its parked tokens."""
+        """The maximum host memory for the parked tokens of the draft model."""
         return self._limits.max_parked_bytes
 
     def draft(self, plan: Plan) -> Plan:
@@ -75,7 +75,10 @@ class DraftEngine:
         return plan.with_drafts()
 
     def measure(self) -> None:
-        """Measure the cost of steps; only while nothing is decoded. The cache is empty before and afterwards."""
+        """Measure the cost of steps. Call this only while nothing is decoded.
+
+        The cache is empty before and afterwards.
+        """
         try:
             size = min(self.engine.max_batch_tokens, self.engine.kv_capacity_tokens)
             self._measure(0, size)
@@ -87,7 +90,7 @@ class DraftEngine:
             self._switch_off(error)
 
     def retune(self, tuning: Tuning) -> None:
-        """Run with another tuning from now on; only while nothing is decoded."""
+        """Run with another tuning from now on. Call this only while nothing is decoded."""
         if self.model.is_off:
             return
         try:
@@ -133,4 +136,4 @@ class DraftEngine:
 
 
 def _store_nothing(_name: str, _copy: Copy) -> None:
-    """Store nothing: only the model's own prefixes are stored outside the process."""
+    """Store nothing, because only blocks of the main model are stored outside the process."""

@@ -1,15 +1,16 @@
 """The thread that owns an engine: it asks the scheduler for a plan, lets the engine decode it, and delivers events.
 
-Theory of operation. One lock, `_changed`, guards the scheduler and all state of the loop. The thread holds it while it
-decides and applies, which takes some hundred microseconds, and releases it while the engine decodes, which takes
-milliseconds. So callers submit and cancel during a step, and their changes take effect in the next one. The engine is
-touched by this thread alone, without the lock.
+Theory of operation. One lock, `_changed`, guards the scheduler and all state of the loop. The thread holds the lock
+while it makes decisions and applies results, which takes some hundred microseconds. It releases the lock while the
+engine decodes, which takes milliseconds. So callers submit and cancel during a step, and their changes take effect in
+the next step. Only this thread uses the engine, and it does so without the lock.
 
 Invariants:
-    1. Only this thread decodes, changes the cache, and runs a change of `when_idle`; then nothing is decoded.
-    2. Every receiver gets its events in order, and Finished or Failed as the last, unless its request was cancelled.
-    3. Events are posted together: a step wakes the receivers' event loop at most once, and text at most once per
-       `stream_interval_s`. The first event of an answer and its end are never held back.
+    1. Only this thread decodes, changes the cache, and runs a change from `when_idle`. During such a change, nothing is
+       decoded.
+    2. Every receiver gets its events in order. The last event is Finished or Failed, unless the request was cancelled.
+    3. Events are posted together: a step wakes the receivers' event loop at most once, and text wakes it at most once
+       per `stream_interval_s`. The first event and the end of an answer are never delayed.
     4. Once `broken_because` is set, no request is accepted, and no event of the scheduler is delivered.
 """
 
@@ -52,15 +53,15 @@ class EngineLoop:
     """Runs the steps of one engine until `close`.
 
     Args:
-        engine: The engine; only this thread decodes with it.
-        limits: Bounds of the scheduler.
-        max_idle_tokens: KV cells that finished requests may keep.
-        max_parked_bytes: Host memory for the KV cells of finished requests that left the cache.
-        clock: Time for deadlines and costs.
-        post: Runs a callback on the receivers' event loop; callable from any thread.
-        stream_interval_s: Least time between two deliveries of text; a delivery costs as much as a short step.
-        put: Queues a block for storing, given its name, a function that copies its cells, and its number of tokens;
-            False if the queue is full. None stores nothing.
+        engine: The engine, with which only this thread decodes.
+        limits: The limits of the scheduler.
+        max_idle_tokens: The maximum number of KV cells that finished requests may keep.
+        max_parked_bytes: The host memory for the KV cells of finished requests that left the cache.
+        clock: The clock for deadlines and costs.
+        post: Runs a callback on the receivers' event loop. It may be called from any thread.
+        stream_interval_s: The minimum time between two deliveries of text. A delivery costs as much as a short step.
+        put: Queues a block for storing, given its name, a function that copies its cells, and its number of tokens.
+            Returns False if the queue is full. If `put` is None, nothing is stored.
         model_digest: A digest of the model's files, for the names of stored blocks.
         drafts: The draft model of this engine, if there is one.
     """
@@ -103,10 +104,10 @@ class EngineLoop:
         self._thread.start()
 
     def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
-        """Queue a request and return its number. `deliver` gets its events in order, Finished or Failed as the last.
+        """Queue a request and return its number. `deliver` gets the request's events in order.
 
-        Raises Overloaded (INFERENCE_OVERLOADED) if the queue is full, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) if
-        the engine is broken or closes.
+        The last event is Finished or Failed. Raises Overloaded (INFERENCE_OVERLOADED) if the queue is full, and
+        Unavailable (INFERENCE_MODEL_UNAVAILABLE) if the engine is broken or the loop is closing.
         """
         with self._changed:
             self._check_health()
@@ -117,23 +118,26 @@ class EngineLoop:
 
     @property
     def root(self) -> bytes:
-        """The root of the names of the engine's blocks; empty if no blocks are stored."""
+        """The root for the names of the engine's blocks, or empty bytes if no blocks are stored."""
         return self.scheduler.saving.root
 
     @property
     def max_parked_tokens(self) -> int:
-        """Maximum parked tokens; 0 if the engine cannot restore a part of a copy."""
+        """The maximum number of parked tokens, or 0 if the engine cannot restore a part of a copy."""
         if not self.engine.cell_format:
             return 0
         return self._max_parked_bytes // self.engine.kv_bytes_per_token
 
     def kept_tokens(self, request: DecodeRequest) -> int:
-        """Return how many tokens of a prompt are cached or parked."""
+        """Return the number of tokens of a prompt that are cached or parked."""
         with self._changed:
             return self.scheduler.kept_tokens(request)
 
     def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
-        """Park the first blocks of a prompt, read from the store; False if they do not fit or are no longer needed."""
+        """Park the first blocks of a prompt, which were read from the store.
+
+        Returns False if the blocks do not fit or are no longer needed.
+        """
         with self._changed:
             if self._change is not None or self._is_closing or not self.may_adopt:
                 return False
@@ -142,12 +146,12 @@ class EngineLoop:
         return is_adopted
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return callers' keys of cached prompt prefixes; re-check at most `reviewed` prompts."""
+        """Return the callers' keys of cached prompt prefixes. Checks at most `reviewed` prompts again."""
         with self._changed:
             return self.scheduler.cached_keys(reviewed)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and all cached and parked tokens of every owner."""
+        """Return the owner number of a tenant, and the cached and parked tokens of all owners."""
         with self._changed:
             return self.scheduler.cached_runs(tenant)
 
@@ -157,27 +161,27 @@ class EngineLoop:
             return self.scheduler.tree.idle_tokens
 
     def check_capacity(self, tenant: str) -> None:
-        """Raise the errors that `submit` would raise now for a request of a tenant."""
+        """Raise the error that `submit` would raise now for a request from this tenant."""
         with self._changed:
             self._check_health()
             self.scheduler.check_capacity(tenant)
 
     def cancel(self, number: int) -> None:
-        """Stop decoding for a request within one step; no further event is delivered."""
+        """Stop decoding a request within one step. Delivers no further event."""
         with self._changed:
             if self._deliver.pop(number, None) is not None:
                 self.scheduler.cancel(number)
 
     def cancel_candidate(self, number: int, index: int) -> None:
-        """Stop decoding for one candidate within one step; its end is delivered."""
+        """Stop decoding one candidate within one step. The candidate's end is still delivered."""
         with self._changed:
             self.scheduler.cancel_candidate(number, index)
 
     def when_idle(self, change: Callable[[], None]) -> Future[None]:
-        """Run a change of the engine on its thread, once nothing is decoded; afterwards the engine's cache is empty.
+        """Run a change of the engine on its thread once nothing is decoded. Afterwards, the engine's cache is empty.
 
-        New requests wait for a running change. The future fails with its error, or with Unavailable if another change
-        is pending or the loop closes.
+        New requests wait for a running change. The future fails with the error of the change, or with Unavailable if
+        another change is pending or the loop closes.
         """
         done: Future[None] = Future()
         with self._changed:
@@ -189,19 +193,19 @@ class EngineLoop:
         return done
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 while no step runs."""
+        """Return the age of the current step in seconds, or 0 if no step is running."""
         started_s = self._step_started_s
         if started_s is None:
             return 0.0
         return now_s - started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
+        """Fail all requests and reject new requests, because the thread is stuck or dead."""
         with self._changed:
             if self.broken_because:
                 return
             self.broken_because = reason
-            # The scheduler itself may be broken, so the receivers give the numbers of the requests.
+            # The scheduler itself may be broken, so the request numbers come from the table of receivers.
             self._hand_out([Failed(number, FailureCause.BROKEN, reason) for number in self._deliver])
             self._fail_change(f"the engine is broken: {reason}")
 
@@ -229,7 +233,10 @@ class EngineLoop:
             self.give_up(f"its thread died of {type(error).__name__}")
 
     def _next_work(self) -> Callable[[], None] | None:
-        """Wait for the next step, or for a change while idle; return it as a function, or None when the loop closes."""
+        """Wait for the next step, or for a change while the loop is idle.
+
+        Returns the work as a function, or None when the loop closes.
+        """
         with self._changed:
             while not self._is_closing and (self.broken_because or not self.scheduler.has_work):
                 if self._change is not None:
@@ -242,7 +249,7 @@ class EngineLoop:
             plan = self.scheduler.decide(self._clock.monotonic_s())
             self._hand_out(plan.events)
             if not (plan.slices or plan.operations or plan.events):
-                self._changed.wait(_STUCK_RETRY_S)  # no seat for the waiting requests: do not spin
+                self._changed.wait(_STUCK_RETRY_S)  # the waiting requests have no seat, so wait instead of spinning
             return partial(self._carry_out, plan)
 
     def _fail_change(self, reason: str) -> None:
@@ -266,7 +273,7 @@ class EngineLoop:
                 mixes_steps=self.engine.mixes_steps,
             )
             self.scheduler.renew(self._empty_tree(), limits, self._new_root())
-        if done.done():  # failed by `give_up`
+        if done.done():  # `give_up` has already failed it
             return
         if error is None:
             done.set_result(None)
@@ -302,7 +309,10 @@ class EngineLoop:
                 self._hand_out(settle())
 
     def _decode(self, plan: Plan) -> Callable[[], Sequence[SchedulerEvent]]:
-        """Apply a plan's operations and decode its batch; return the scheduler's call for the result, to run locked."""
+        """Apply a plan's operations and decode its batch.
+
+        Returns the scheduler call that processes the result. The call must run while the lock is held.
+        """
         try:
             for operation in plan.operations:
                 apply_operation(self.engine, operation, self._store)
@@ -324,14 +334,14 @@ class EngineLoop:
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
 
     def _compute_again(self, plan: Plan) -> Sequence[SchedulerEvent]:
-        """Recompute everything, without the copies that the engine has just refused: it would refuse them again."""
-        if not self.may_adopt:  # no stored block was adopted, so the engine refused a copy of its own cells
+        """Recompute everything without the copies that the engine has just rejected and would reject again."""
+        if not self.may_adopt:  # no stored block was adopted, so the engine rejected a copy of its own cells
             self.scheduler.tree.parked.capacity_tokens = 0
         self.may_adopt = False
         return self.scheduler.compute_again(plan)
 
     def _hand_out(self, events: Sequence[SchedulerEvent]) -> None:
-        """Queue the events of a step, and post the queue if an event is urgent or the interval has passed."""
+        """Queue the events of a step. Post the queue if an event is urgent or the interval has passed."""
         is_urgent = False
         for event in events:
             deliver = self._deliver.get(event.number)

@@ -1,4 +1,4 @@
-"""The use-case behind Infer: prepare a request, submit it to the engine's loop, and stream its events."""
+"""The use case behind Infer: prepare a request, submit it to the engine's loop, and stream its events."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from services.inference.core.request_check import MAX_CANDIDATES
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
 
-# Prompts that each report looks up; after 16 reports, all prompts were looked up.
+# The number of prompts that each report checks. All prompts have been checked after 16 reports.
 _REVIEWED = 16
 
 
 class Generation:
-    """Infer over one model, which it owns; a Workload."""
+    """A Workload that serves Infer with one model, which it owns."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Generation:
 
     @property
     def broken_because(self) -> str:
-        """Why the model serves no more requests; empty while it works."""
+        """The reason that the model serves no more requests, or an empty string while it works."""
         return self.loop.broken_because
 
     def load(self) -> Load:
@@ -76,19 +76,19 @@ class Generation:
 
     @property
     def step_seconds(self) -> tuple[float, ...]:
-        """Seconds of recent steps, by kind of step."""
+        """The durations of recent steps in seconds, by kind of step."""
         return self.loop.scheduler.costs.load.seconds
 
     def cached_keys(self) -> frozenset[int]:
-        """Return callers' keys of cached prompt prefixes; changes become visible within some calls."""
+        """Return the callers' keys of cached prompt prefixes. Changes become visible within several calls."""
         return self.loop.cached_keys(_REVIEWED)
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 while no step runs."""
+        """Return the age of the current step in seconds, or 0 if no step is running."""
         return self.loop.stuck_for_s(now_s)
 
     def give_up(self, reason: str) -> None:
-        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
+        """Fail all requests and reject new requests, because the thread is stuck or dead."""
         self.loop.give_up(reason)
 
     async def close(self) -> None:
@@ -101,7 +101,7 @@ class Generation:
         self.engine.close()
 
     async def retune(self, tuning: Tuning) -> None:
-        """Run the engine with another tuning, once no request is decoded."""
+        """Run the engine with another tuning once no request is being decoded."""
         await asyncio.wrap_future(self.loop.when_idle(partial(self._retune, tuning)))
 
     def _retune(self, tuning: Tuning) -> None:
@@ -112,11 +112,11 @@ class Generation:
             self.loop.drafts.retune(tuning)
 
     def runs(self, inference_id: str) -> bool:
-        """Return whether an inference runs here."""
+        """Return whether this generation is running the inference."""
         return inference_id in self._running
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Cancel candidates of an inference that runs here; raises InvalidRequest for a candidate it does not have."""
+        """Cancel candidates of an inference that runs here. Raises InvalidRequest for an index without a candidate."""
         number, count = self._running[inference_id]
         if wrong := [index for index in indexes if not 0 <= index < count]:
             raise InvalidRequest(f"candidate {wrong[0]} does not exist: this inference has {count}")
@@ -132,7 +132,7 @@ class Generation:
     async def ending_tokens(
         self, prompt: ChatPrompt | str, endings: Sequence[str]
     ) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt up to its endings, and the tokens from each ending on."""
+        """Return the tokens of a prompt up to its endings, and for each ending the tokens from there on."""
         self._check_size(prompt)
         self.preparation.check_text("an ending of the prompt", max(endings, key=len))
         return await self.preparation.run(self._requests.tokenize_endings, prompt, endings)
@@ -142,11 +142,11 @@ class Generation:
         return len(await self.prompt_tokens(prompt))
 
     def shared_length(self, tokens: Sequence[int]) -> int:
-        """Return the length of the prompt's beginning that all tenants share in the cache."""
+        """Return the length of the prompt's prefix that all tenants share in the cache."""
         return self._requests.shared_length(tokens)
 
     def check_candidate_count(self, count: int) -> None:
-        """Raise InvalidRequest for a number of candidates out of range."""
+        """Raise InvalidRequest if the number of candidates is out of range."""
         if not 1 <= count <= MAX_CANDIDATES:
             raise InvalidRequest(f"candidate_count is {count}: it must be between 1 and {MAX_CANDIDATES}")
 

@@ -1,10 +1,10 @@
-"""The models of this service by alias: loaded at their first use, unloaded when memory is short.
+"""The models of this service by alias. A model is loaded at its first use and unloaded when memory is short.
 
 Invariants:
     1. A model with users is never unloaded, except by `close`.
-    2. Loads and unloads happen one at a time; a caller that gives up stops neither.
-    3. A model stays loaded for `min_residence_s`, so that two models do not replace each other in turn.
-    4. A failed load is repeated after COOL_DOWN_S at the earliest; until then its error is raised again.
+    2. Loads and unloads happen one at a time. They continue if the caller gives up.
+    3. A model stays loaded for `min_residence_s`, so that two models do not keep replacing each other.
+    4. A failed load is repeated after COOL_DOWN_S at the earliest. Until then, its error is raised again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ from services.inference.core import embedding, pairs
 from services.inference.core.generation import ChatPrompt, Prompt
 
 RETRY_AFTER_S = 5.0
-COOL_DOWN_S = 5.0  # between two attempts to load a model that fails
+COOL_DOWN_S = 5.0  # pause between two attempts to load a failing model
 
 WorkT = TypeVar("WorkT", bound=Workload)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A servable model; `memory_bytes` is the expected memory of the loaded model, 0 for a remote model."""
+    """A model that can be served.
+
+    `memory_bytes` is the expected memory of the loaded model, or 0 for a remote model.
+    """
 
     info: ModelInfo
     memory_bytes: int
@@ -49,7 +52,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The state of a model; `memory_bytes` is the memory of the loaded model, and `running` counts its requests."""
+    """The state of a model.
+
+    `memory_bytes` is the memory of the loaded model, and `running` is the number of its requests.
+    """
 
     is_loaded: bool
     memory_bytes: int
@@ -58,46 +64,46 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is ready to work: loaded here, or served by another engine."""
+    """A model that is ready to serve requests, either loaded here or served by another engine."""
 
     info: ModelInfo
     workload: Workload
 
     def infers(self) -> TextWorkload:
-        """Return the text workload, local or remote; raises InvalidRequest for a model of another kind."""
+        """Return the text workload, local or remote. Raises InvalidRequest if the model is of another kind."""
         if not isinstance(self.workload, TextWorkload):
             raise self._refusal("generates no text")
         return self.workload
 
     def generates(self) -> Generation:
-        """Return the text workload of this service's own engine; raises InvalidRequest for any other model."""
+        """Return the text workload of this service's own engine. Raises InvalidRequest for any other model."""
         if isinstance(self.workload, TextWorkload) and not isinstance(self.workload, Generation):
             raise self._refusal("is decoded by another engine, which only infers")
         return self._work_of(Generation, "generates no text")
 
     def weighs(self) -> Generation:
-        """Return the workload that scores given text; raises InvalidRequest for any other model."""
+        """Return the workload that scores given text. Raises InvalidRequest for any other model."""
         return self._work_of(Generation, "tells no probabilities of given text: name a model that this service loads")
 
     def check_images(self, prompt: Prompt) -> None:
-        """Raise InvalidRequest (CONFIG_NO_ENGINE) for a prompt with images if the model takes none."""
+        """Raise InvalidRequest (CONFIG_NO_ENGINE) if the prompt has images and the model does not accept images."""
         if not isinstance(prompt, ChatPrompt) or IMAGES in self.info.capabilities:
             return
         if count_images(prompt.messages):
             raise self._refusal("takes no images: leave them out, or name a model with the capability 'images'")
 
     def embeds(self) -> EmbeddingWorkload:
-        """Return the embedding workload; raises InvalidRequest for a model of another kind."""
+        """Return the embedding workload. Raises InvalidRequest if the model is of another kind."""
         if not isinstance(self.workload, EmbeddingWorkload):
             raise self._refusal("makes no embeddings")
         return self.workload
 
     def scores_pairs(self) -> PairScoring:
-        """Return the cross-encoder; raises InvalidRequest for a model of another kind."""
+        """Return the cross-encoder. Raises InvalidRequest if the model is of another kind."""
         return self._work_of(PairScoring, "is no cross-encoder")
 
     async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
-        """Return the token counts of the texts and of the rendered conversation; 0 without a conversation."""
+        """Return the token counts of the texts, and of the rendered conversation or 0 if `chat` is None."""
         counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
@@ -121,12 +127,12 @@ class _Entry:
         self.users = 0
         self.last_used = 0
         self.loaded_at_s = -math.inf
-        self.failure: PaganticError | None = None  # the last load's, raised again until `retry_at_s`
+        self.failure: PaganticError | None = None  # error of the last load, which is raised again until `retry_at_s`
         self.retry_at_s = -math.inf
 
     @property
     def served(self) -> ServedModel | None:
-        """The model, once it has loaded."""
+        """The served model, or None until it has loaded."""
         task = self.loading
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return None
@@ -141,14 +147,14 @@ class _Entry:
 
 
 class Models:
-    """Serves models by alias; the first is the default. For one event loop.
+    """Serves models by alias; the first model is the default. Not thread-safe: use it from a single event loop.
 
     Args:
-        specs: At least one, with distinct aliases.
+        specs: At least one specification. Their aliases are distinct.
         load: Loads a model.
-        memory_limit_bytes: Total memory of all loaded models; 0 is no limit.
-        min_residence_s: Minimum time that a model stays loaded.
-        monotonic_s: Returns the time.
+        memory_limit_bytes: The maximum total memory of all loaded models; 0 means no limit.
+        min_residence_s: The minimum time that a model stays loaded.
+        monotonic_s: Returns the current time.
 
     Attributes:
         in_use: Set while a request uses a model.
@@ -175,12 +181,12 @@ class Models:
 
     @property
     def infos(self) -> list[ModelInfo]:
-        """All models, the default first."""
+        """All models, with the default model first."""
         return [entry.spec.info for entry in self._entries.values()]
 
     @property
     def loaded(self) -> list[ServedModel]:
-        """The models in memory."""
+        """The models that are in memory."""
         return [served for entry in self._entries.values() if (served := entry.served) is not None]
 
     @property
@@ -193,7 +199,7 @@ class Models:
 
     @property
     def default_generation(self) -> Generation | None:
-        """The workload of the default model, if this service decodes it and has it in memory."""
+        """The workload of the default model, or None unless this service decodes the model and has it in memory."""
         workloads = [served.workload for served in self.loaded if served.info.name == self._default]
         return next((workload for workload in workloads if isinstance(workload, Generation)), None)
 
@@ -202,9 +208,9 @@ class Models:
         return sum((served.workload.load() for served in self.loaded), Load())
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Cancel candidates of a running inference; the others continue.
+        """Cancel candidates of a running inference. Its other candidates continue.
 
-        Raises NotFound if no loaded model runs it, and InvalidRequest for an unknown candidate.
+        Raises NotFound if no loaded model runs the inference, and InvalidRequest for an unknown candidate.
         """
         for served in self.loaded:
             workload = served.workload
@@ -214,9 +220,9 @@ class Models:
         raise NotFound(f"no inference {inference_id!r} runs here: it ended, or another replica has it")
 
     def embedding_alias(self, alias: str) -> str:
-        """Return the alias of an embedding model; an empty alias is the first embedding model.
+        """Return the alias of an embedding model. An empty `alias` selects the first embedding model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model of another kind, or without any embedding model.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) if the model is of another kind, or if there is no embedding model.
         """
         return self._able_alias(
             alias,
@@ -227,9 +233,9 @@ class Models:
         )
 
     def cross_encoder_alias(self, alias: str) -> str:
-        """Return the alias of a cross-encoder; an empty alias is the first cross-encoder.
+        """Return the alias of a cross-encoder. An empty `alias` selects the first cross-encoder.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for a model of another kind, or without any cross-encoder.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) if the model is of another kind, or if there is no cross-encoder.
         """
         return self._able_alias(
             alias,
@@ -240,10 +246,10 @@ class Models:
 
     @asynccontextmanager
     async def use(self, alias: str) -> AsyncIterator[ServedModel]:
-        """Keep a model in memory inside the block, loading it first if necessary; an empty alias is the default model.
+        """Keep a model in memory inside the block, loading it first if necessary.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, Overloaded (INFERENCE_OVERLOADED) if no other
-        model can be unloaded to make room, and the errors of loading.
+        An empty `alias` selects the default model. Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias,
+        Overloaded (INFERENCE_OVERLOADED) if no other model can be unloaded to make room, and the errors of loading.
         """
         entry = self._entry(alias)
         entry.users += 1
@@ -258,9 +264,10 @@ class Models:
                 self.in_use.clear()
 
     async def unload(self, alias: str) -> bool:
-        """Unload a model; its next use loads it again. False if it was not loaded. An empty alias is the default.
+        """Unload a model, and return whether it was loaded. The next use of the model loads it again.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, and Aborted while requests use the model.
+        An empty `alias` selects the default model. Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, and
+        Aborted while requests use the model.
         """
         entry = self._entry(alias)
         async with self._changing:
@@ -274,7 +281,7 @@ class Models:
         return was_loaded
 
     async def close(self) -> None:
-        """Unload everything."""
+        """Unload all models."""
         await self._settle()
         for entry in self._entries.values():
             await self._unload(entry)
@@ -289,14 +296,14 @@ class Models:
         return entry
 
     def _able_alias(self, alias: str, capability: str, problem: str, next_step: str) -> str:
-        """Return the alias of a model with a capability; an empty alias is the first such model."""
+        """Return the alias of a model with a capability. An empty `alias` selects the first such model."""
         able = [name for name, entry in self._entries.items() if capability in entry.spec.info.capabilities]
         if not able:
             raise InvalidRequest(next_step, code=ErrorCode.CONFIG_NO_ENGINE)
         if not alias:
             return able[0]
         if alias in able or alias not in self._entries:
-            return alias  # `use` refuses an unknown alias
+            return alias  # `use` rejects an unknown alias
         raise InvalidRequest(
             f"model {alias!r} {problem}: use {', '.join(map(repr, able))}", code=ErrorCode.CONFIG_NO_ENGINE
         )
@@ -310,7 +317,7 @@ class Models:
                     await self._make_room(entry)
                     entry.loading = asyncio.ensure_future(self._load_model(entry.spec))
                     entry.loading.add_done_callback(lambda done: self._end_loading(entry, done))
-        # A caller that gives up does not stop the load: the next caller needs the model too.
+        # The load continues if its caller gives up, because the next caller needs the model too.
         return await asyncio.shield(entry.loading)
 
     def _end_loading(self, entry: _Entry, task: asyncio.Task[ServedModel]) -> None:
@@ -327,7 +334,7 @@ class Models:
         entry.retry_at_s = now_s + COOL_DOWN_S
 
     def _raise_recent_failure(self, entry: _Entry) -> None:
-        """Repeat the failure of a recent load: another attempt costs seconds and memory, and seldom succeeds."""
+        """Raise the error of a recent load again: another attempt costs seconds and memory, and seldom succeeds."""
         wait_s = entry.retry_at_s - self._monotonic_s()
         if wait_s <= 0:
             return
@@ -344,14 +351,17 @@ class Models:
             await self._unload(self._entry_to_unload(wanted))
 
     def _is_room_short(self, wanted: _Entry) -> bool:
-        """Return whether a loaded model must go; a model above the limit is loaded if no other is loaded."""
+        """Return whether a loaded model must be unloaded to make room for the wanted model.
+
+        A model above the limit is loaded only if no other model is loaded.
+        """
         held_bytes = sum(entry.held_bytes for entry in self._entries.values())
         if not self._memory_limit_bytes or not wanted.spec.memory_bytes or not held_bytes:
             return False
         return held_bytes + wanted.spec.memory_bytes > self._memory_limit_bytes
 
     def _entry_to_unload(self, wanted: _Entry) -> _Entry:
-        """Return the least recently used model without users; raises Overloaded if every model must stay."""
+        """Return the least recently used model without users. Raises Overloaded if every model must stay loaded."""
         idle = [entry for entry in self._entries.values() if entry.held_bytes and not entry.users]
         if not idle:
             raise _no_room(wanted, "are in use", RETRY_AFTER_S)
@@ -363,7 +373,7 @@ class Models:
         return min(settled, key=lambda entry: entry.last_used)
 
     async def _settle(self) -> None:
-        """Wait for unloads whose callers have given up."""
+        """Wait for unloads that continue although their callers have given up."""
         if unloading := [entry.unloading for entry in self._entries.values() if entry.unloading is not None]:
             await asyncio.wait(unloading)
 
@@ -371,7 +381,7 @@ class Models:
         loading, entry.loading = entry.loading, None
         if loading is None:
             return
-        # A caller that gives up does not stop the unload: half of a model would stay in memory.
+        # The unload continues if its caller gives up, because otherwise half of a model would stay in memory.
         entry.unloading = asyncio.ensure_future(_close(loading))
         await asyncio.shield(entry.unloading)
 

@@ -1,6 +1,6 @@
 """Models that pool a sequence of tokens into one row: embedding models (Embed) and cross-encoders (ScorePairs).
 
-One loop per model computes the queued texts of all requests in batches, on a thread of its own.
+Each model has one loop, which computes the queued texts of all requests in batches on a separate thread.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Request:
 
 
 class EmbedderLoop:
-    """Runs the batches of one embedder. For one event loop.
+    """Runs the batches of one embedder. Not thread-safe: use it from a single event loop.
 
     Cancellation and deadlines take effect between batches.
     """
@@ -75,12 +75,12 @@ class EmbedderLoop:
         self._batch_started_s: float | None = None
 
     async def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """Return a vector per tokenized text, in order."""
+        """Return one vector per tokenized text, in order."""
         number = self.queue.add(texts)
         request = _Request({}, len(texts), current_deadline(), asyncio.get_running_loop().create_future())
         self._requests[number] = request
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), context=Context())  # the task serves other requests too
+            self._worker = asyncio.create_task(self._work(), context=Context())  # the task also serves other requests
         try:
             await request.done
         finally:
@@ -101,13 +101,13 @@ class EmbedderLoop:
             )
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current batch; 0 while no batch is computed."""
+        """Return the age of the current batch in seconds, or 0 while no batch is computed."""
         if self._batch_started_s is None:
             return 0.0
         return now_s - self._batch_started_s
 
     def give_up(self, reason: str) -> None:
-        """Fail all requests and refuse new ones, because the thread is stuck."""
+        """Fail all requests and reject new requests, because the thread is stuck."""
         if not self.broken_because:
             self.broken_because = reason
             self._fail_all(self._broken())
@@ -168,7 +168,7 @@ class EmbedderLoop:
 
 
 class PooledWork:
-    """The common part of embedding and pair scoring: owns a model that computes a row per sequence; a Workload."""
+    """A Workload that owns a model and computes one row per sequence, as a base for embedding and pair scoring."""
 
     def __init__(self, loop: EmbedderLoop) -> None:
         self.embedder = loop.embedder
@@ -177,11 +177,11 @@ class PooledWork:
 
     @property
     def broken_because(self) -> str:
-        """Why the model serves no more requests; empty while it works."""
+        """The reason that the model serves no more requests, or an empty string while it works."""
         return self._loop.broken_because
 
     def load(self) -> Load:
-        """Return the load of the model; each text counts as a sequence."""
+        """Return the load of the model. Each text counts as a sequence."""
         loop = self._loop
         return Load(
             queued_requests=loop.queue.waiting,
@@ -192,11 +192,11 @@ class PooledWork:
         )
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current batch; 0 while no batch is computed."""
+        """Return the age of the current batch in seconds, or 0 while no batch is computed."""
         return self._loop.stuck_for_s(now_s)
 
     def give_up(self, reason: str) -> None:
-        """Fail all requests and refuse new ones, because the thread is stuck."""
+        """Fail all requests and reject new requests, because the thread is stuck."""
         self._loop.give_up(reason)
 
     async def close(self) -> None:
@@ -206,13 +206,13 @@ class PooledWork:
         self.embedder.close()
 
     def _check(self, texts: Sequence[str]) -> None:
-        """Raise InvalidRequest for 0 or more than 256 texts, and Overloaded if the queue is full."""
+        """Raise InvalidRequest for no texts or more than 256 texts, and Overloaded if the queue is full."""
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")
         self._loop.check_capacity()
 
     async def _pool(self, tokenize: Callable[[], Sequence[Sequence[int]]]) -> tuple[Vectors, TokenUsage]:
-        """Return a row for each sequence that `tokenize` returns, in order, and the usage."""
+        """Return one row for each sequence that `tokenize` returns, in order, and the usage."""
         sequences = await self.preparation.run(tokenize)
         self._loop.check_capacity()
         usage = TokenUsage(
@@ -224,13 +224,14 @@ class PooledWork:
 
 
 class Embedding(PooledWork):
-    """Embed over one model; owns the model; a Workload."""
+    """A Workload that serves Embed with one model, which it owns."""
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
-        """Return a vector of unit length per text, in order, and the usage.
+        """Return one vector of unit length per text, in order, and the usage.
 
-        Raises InvalidRequest for 0 or more than 256 texts, for a text without tokens, and (INFERENCE_CONTEXT_EXCEEDED)
-        for a text longer than the model's window; Overloaded (INFERENCE_OVERLOADED) if the queue is full.
+        Raises InvalidRequest for no texts, for more than 256 texts, and for a text without tokens. Raises
+        InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for a text longer than the model's window, and Overloaded
+        (INFERENCE_OVERLOADED) if the queue is full.
         """
         self._check(texts)
         for position, text in enumerate(texts):
@@ -257,17 +258,21 @@ class Embedding(PooledWork):
 
 
 class PairScoring(PooledWork):
-    """ScorePairs over one model: a cross-encoder reads the query with each text; owns the model; a Workload."""
+    """A Workload that serves ScorePairs with one cross-encoder, which it owns.
+
+    The cross-encoder reads the query together with each text.
+    """
 
     def __init__(self, loop: EmbedderLoop, layout: PairLayout) -> None:
         super().__init__(loop)
         self._layout = layout
 
     async def score_pairs(self, query: str, texts: Sequence[str]) -> tuple[list[float], TokenUsage]:
-        """Return the score of each text with the query, in order, and the usage.
+        """Return the score of each text for the query, in order, and the usage.
 
-        Raises InvalidRequest for 0 or more than 256 texts, for an empty query, and (INFERENCE_CONTEXT_EXCEEDED) for a
-        query of more than half of the window; Overloaded (INFERENCE_OVERLOADED) if the queue is full.
+        Raises InvalidRequest for no texts, for more than 256 texts, and for an empty query. Raises InvalidRequest
+        (INFERENCE_CONTEXT_EXCEEDED) for a query longer than half of the window, and Overloaded (INFERENCE_OVERLOADED)
+        if the queue is full.
         """
         self._check(texts)
         if not query.strip():
@@ -280,7 +285,7 @@ class PairScoring(PooledWork):
         layout, window = self._layout, self.embedder.model.context_window
         query_tokens = self._tokens(layout.query_lead + query)
         layout.check_query(query_tokens, window)
-        # The window cannot hold more characters; the cut bounds the time of the tokenization.
+        # The window cannot hold more characters. Cutting the text limits the time of the tokenization.
         longest = window * self.embedder.longest_token_bytes
         cut_texts = ((layout.text_lead + text)[:longest] for text in texts)
         return [layout.join(query_tokens, self._tokens(text), window) for text in cut_texts]

@@ -1,15 +1,16 @@
-"""Stores the KV cells of repeated prompts outside the process, and brings them back before a request is submitted.
+"""Stores the KV cells of repeated prompts outside the process, and restores them before a request is submitted.
 
-Theory of operation. All models of a service share one `BlockStorage`: a thread that writes blocks, and at most one
-thread that reads. The engine's thread only copies cells into a bounded queue. `Submission` names the blocks of a prompt
-and reads those that the cache lacks, for a limited time, before it passes the request to the engine's loop.
+Theory of operation. All models of a service share one `BlockStorage`. It has a thread that writes blocks, and at most
+one thread for reading blocks. The engine's thread only copies cells into a bounded queue. `Submission` names the blocks
+of a prompt. It reads the blocks that are missing from the cache, for a limited time, before it passes the request to
+the engine's loop.
 
 Invariants:
-    1. The engine never waits for the writer: a block that does not fit into its queue is dropped and counted.
+    1. The engine never waits for the writer: a block that does not fit into the writer's queue is dropped and counted.
     2. While a reading thread is stuck, no other reading thread starts.
-    3. Requests of at most MAX_WAITING prompts wait for their turn to read. If reads are slower than requests, the other
+    3. Requests with at most MAX_WAITING distinct prompts wait to read. If reads are slower than requests, further
        prompts are computed.
-    4. Every failure of the store leaves the prompt to be computed.
+    4. After any failure of the store, the prompt is computed.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ MAX_WAITING = 4
 _CLOSE_S = 5.0
 
 log = get_logger(__name__)
-READ_S = 2.0  # a prompt waits for the store no longer than this
+READ_S = 2.0  # maximum time that a prompt waits for the store
 REST_S = 30.0  # pause of reads after a slow read
 
 
 @dataclass(slots=True)
 class StorageCounts:
-    """Counts since the start."""
+    """Numbers of tokens and blocks since the service started."""
 
     read_tokens: int = 0
     written_tokens: int = 0
@@ -51,10 +52,10 @@ class StorageCounts:
 
 
 class BlockStorage:
-    """Writes blocks in the background, and reads them for one request at a time.
+    """Writes blocks in the background, and reads blocks for one request at a time.
 
     Attributes:
-        counts: Counts since the start.
+        counts: The counts since the service started.
     """
 
     def __init__(self, store: PrefixStore, *, max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
@@ -73,7 +74,7 @@ class BlockStorage:
 
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[bool]:
-        """Wait for the turn to read and yield True; yields False at once if too many prompts wait.
+        """Wait until this prompt may read, and yield True. Yields False at once if too many prompts wait.
 
         `name` is the name of the prompt's last block.
         """
@@ -88,9 +89,10 @@ class BlockStorage:
             self._waiting -= Counter([name])
 
     def put(self, name: str, copy: Callable[[], Cells], tokens: int) -> bool:
-        """Queue a block of `tokens` tokens for writing; False if the queue is full. Callable from any thread.
+        """Queue a block of `tokens` tokens for writing. Callable from any thread.
 
-        Cells are copied only if a block as large as the last has room, so a stuck store costs the engine no copies.
+        Returns False if the queue is full. Cells are copied only if the queue has room for a block as large as the last
+        block, so a stuck store does not make the engine copy cells.
         """
         cells = None
         if self._queued_bytes + self._last_block_bytes <= self._max_queued_bytes:
@@ -107,9 +109,9 @@ class BlockStorage:
         return True
 
     def fetch(self, names: Sequence[str], wanted: int, max_bytes: int) -> Future[list[Cells]] | None:
-        """Read blocks in order up to a missing one, if the block at index `wanted` exists; None while a read is stuck.
+        """Read blocks in order up to the first missing block, if the block at index `wanted` exists.
 
-        A block has at most `max_bytes`.
+        Returns None while a read is stuck. A block has at most `max_bytes` bytes.
         """
         with self._lock:
             if self._is_reading:
@@ -135,7 +137,7 @@ class BlockStorage:
 
     def _write(self, name: str, cells: Cells, tokens: int) -> None:
         try:
-            if self._store.touch(name):  # written earlier, by this replica or another
+            if self._store.touch(name):  # written earlier by this or another replica
                 return
             is_written = self._store.write(name, cells)
         except Exception:
@@ -165,33 +167,36 @@ class BlockStorage:
             if cells is None:
                 break
             blocks.append(cells)
-        for name in reversed(names[: len(blocks)]):  # the first block becomes the youngest, and is deleted last
+        for name in reversed(names[: len(blocks)]):  # the first block becomes the newest, so it is deleted last
             self._store.touch(name)
         return blocks
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStorage:
-    """The store, and the digest of a model's files."""
+    """The block storage, and the digest of a model's files."""
 
     blocks: BlockStorage
     model_digest: str
 
 
 class Submission:
-    """Submits requests to the loop of one model, after restoring stored cells; without a storage it only submits."""
+    """Submits requests to the loop of one model after restoring stored cells.
+
+    Without `storage`, it only submits requests.
+    """
 
     def __init__(self, loop: EngineLoop, storage: ModelStorage | None = None, *, read_s: float = READ_S) -> None:
         self.loop = loop
         self._blocks = storage.blocks if storage is not None else None
         self._read_s = read_s
         self._rests_until_s = -math.inf
-        # Twice the size of the cells: a file also has positions, and some models have two caches.
+        # The limit is twice the size of the cells, because a file also has positions and some models have two caches.
         self._max_block_bytes = 2 * BLOCK_TOKENS * loop.engine.kv_bytes_per_token + 1024 * 1024
 
     @property
     def _max_blocks(self) -> int:
-        """Maximum blocks in host memory; the size of a cell may change with the tuning."""
+        """The maximum number of blocks in host memory. The size of a cell may change with the tuning."""
         return self.loop.max_parked_tokens // BLOCK_TOKENS
 
     async def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
@@ -203,7 +208,7 @@ class Submission:
     async def _prepare(self, request: DecodeRequest, storage: BlockStorage) -> DecodeRequest:
         """Return a request with the names of its blocks, after parking the stored blocks of its prompt.
 
-        Raises the errors of `check_capacity`; a failure of the store only leaves the prompt to be computed.
+        Raises the errors of `check_capacity`. If the store fails, the prompt is computed.
         """
         tokens = request.tokens
         if request.images:  # names of blocks are hashes of tokens, not of images
@@ -231,19 +236,19 @@ class Submission:
                 storage.counts.read_tokens += len(pieces) * BLOCK_TOKENS
 
     async def _result_of(self, fetch: Future[list[Cells]]) -> list[Cells]:
-        """Wait for a read; after a slow read, none starts for REST_S."""
+        """Wait for a read and return its blocks. After a slow read, no read starts for REST_S seconds."""
         now_s = asyncio.get_running_loop().time
         started_s = now_s()
         try:
             return await asyncio.wrap_future(fetch)
         except asyncio.CancelledError:
-            if now_s() - started_s >= self._read_s / 2:  # the other half may have been the wait for its turn
+            if now_s() - started_s >= self._read_s / 2:  # the other half may have been spent waiting to read
                 self._rests_until_s = now_s() + REST_S
                 log.warning("the store of prefixes is slow, and not read for some time", seconds=REST_S)
             raise
 
     def _wanted(self, request: DecodeRequest) -> int | None:
-        """Return the index of the first uncached block; None if reading from the store is not worth its time.
+        """Return the index of the first uncached block, or None if reading from the store is not worthwhile.
 
         The last token of a prompt is always computed.
         """

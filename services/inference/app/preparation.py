@@ -1,13 +1,14 @@
-"""Threads that prepare requests for one model: they tokenize, render, count, and encode images. Decodes nothing.
+"""Threads that prepare requests for one model: they tokenize, render, count, and encode images, but never decode.
 
-An image takes a second or more. A worker process decodes its file, and a thread encodes it beside the engine's steps,
-one image at a time; encoded images are cached.
+Preparing an image takes a second or more. A worker process decodes the image file. A thread encodes one image at a time
+while the engine runs its steps. Encoded images are cached.
 
 Invariants:
-    1. A text of more bytes than the context window can hold is refused before it is tokenized.
-    2. At most `max_waiting` calls and `MAX_WAITING_IMAGES` images wait; the next is refused.
-    3. `close` returns after the last thread has left the model, even if its caller has gone.
-    4. An image that cannot be decoded or encoded fails only the requests that contain it.
+    1. A text with more bytes than the context window can hold is rejected before it is tokenized.
+    2. At most `max_waiting` calls and `MAX_WAITING_IMAGES` images wait; any further call or image is rejected.
+    3. `close` returns only after the last thread has stopped using the model, even if the caller of that thread has
+       gone.
+    4. An image that cannot be decoded or encoded fails only the requests that contain the image.
     5. Tenants do not share encoded images, so the time to encode an image never reveals another tenant's image.
 """
 
@@ -42,12 +43,14 @@ ResultT = TypeVar("ResultT")
 
 
 class ImagePreparation:
-    """Turns the images of messages into parts of a prompt; owns the encoder. For one event loop.
+    """Turns the images of messages into parts of a prompt, and owns the encoder.
+
+    Not thread-safe: use it from a single event loop.
 
     Args:
         encoder: The model's encoder.
         decode: Decodes an image in a bounded process.
-        monotonic_s: Returns the time.
+        monotonic_s: Returns the current time.
     """
 
     def __init__(self, encoder: ImageEncoder, decode: Decode, *, monotonic_s: Callable[[], float]) -> None:
@@ -60,7 +63,7 @@ class ImagePreparation:
         )
 
     async def encode(self, images: Sequence[Image], *, only_counts: bool = False) -> list[EncodedImage]:
-        """Return the encoded images, in order; with `only_counts` they have no embeddings.
+        """Return the encoded images, in order. With `only_counts`, they have no embeddings.
 
         Raises InvalidRequest for an unreadable image, and Overloaded if too many images wait.
         """
@@ -88,13 +91,13 @@ class ImagePreparation:
             self._pending -= 1
 
     async def close(self) -> None:
-        """Finish the current image, drop the others, and free the encoder."""
+        """Finish encoding the current image, drop the waiting images, and free the encoder."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
         self._encoder.close()
 
 
 class Preparation:
-    """Runs functions on threads that may use one model. For one event loop."""
+    """Runs functions on threads that may use one model. Not thread-safe: use it from a single event loop."""
 
     is_estimate = False
 
@@ -116,7 +119,7 @@ class Preparation:
         self._is_closing = False
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run a function that may use the model; it runs to its end even if the caller gives up.
+        """Run a function that may use the model. The function runs to its end even if the caller gives up.
 
         Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) if too many calls wait, and Unavailable
         (INFERENCE_MODEL_UNAVAILABLE) while the model is being closed.
@@ -135,9 +138,9 @@ class Preparation:
         return await call
 
     def check_text(self, name: str, *texts: str) -> None:
-        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for texts too long for the context window.
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) if the texts are too long for the context window.
 
-        `name` describes the texts in the message.
+        The error message describes the texts as `name`.
         """
         size = sum(map(len, texts))
         if size <= self._max_bytes:
@@ -151,7 +154,7 @@ class Preparation:
             )
 
     def check_tokens(self, name: str, tokens: Sequence[int]) -> None:
-        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for more tokens than the context window holds."""
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) if there are more tokens than the context window holds."""
         if len(tokens) > self._window_tokens:
             raise InvalidRequest(
                 f"{name} has {len(tokens)} tokens, the context window holds {self._window_tokens}: send fewer at once",
@@ -178,12 +181,12 @@ class Preparation:
         return await self.run(self._tokenize_all, texts)
 
     async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; raises InvalidRequest for more than the context window holds."""
+        """Return the bytes of the tokens. Raises InvalidRequest if the context window cannot hold all the tokens."""
         self.check_tokens("the text", tokens)
         return await self.run(lambda: self._tokenizer.detokenize(tokens, with_special=with_special))
 
     async def encode_images(self, prompt: Prompt, *, only_counts: bool = False) -> Sequence[EncodedImage]:
-        """Return the encoded images of a prompt's messages, in order; with `only_counts` they have no embeddings.
+        """Return the encoded images of a prompt's messages, in order. With `only_counts`, they have no embeddings.
 
         Raises InvalidRequest for an unreadable image, Overloaded if too many images wait, and Unavailable while the
         model is being closed.
@@ -195,7 +198,7 @@ class Preparation:
         return await self._images.encode(images, only_counts=only_counts)
 
     async def close(self) -> None:
-        """Refuse new calls, and wait until the running ones have left the model."""
+        """Reject new calls, and wait until the running calls have stopped using the model."""
         self._is_closing = True
         await asyncio.to_thread(self._threads.shutdown)
         if self._images is not None:

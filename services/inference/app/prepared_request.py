@@ -1,4 +1,4 @@
-"""Turns a request into work for the engine's loop: its prompt as tokens, its output, and the form of its answers."""
+"""Turns a request into work for the engine's loop: the prompt as tokens, the output, and the form of the answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _THINKS = {ReasoningMode.ON: True, ReasoningMode.OFF: False}
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt as tokens, and the form of the answers to it."""
+    """A prompt as tokens, and the form of the answers to the prompt."""
 
     tokens: list[int]
     form: AnswerForm
@@ -54,7 +54,7 @@ class PromptTokens:
 
     @property
     def text_tokens(self) -> list[int]:
-        """The tokens without the positions of images."""
+        """The prompt's tokens without the positions of images."""
         if IMAGE_TOKEN not in self.tokens:
             return self.tokens
         return [token for token in self.tokens if token != IMAGE_TOKEN]
@@ -74,9 +74,9 @@ class PromptTokenizer:
         reasoning: ReasoningMode = ReasoningMode.AUTO,
         images: Sequence[EncodedImage] = (),
     ) -> PromptTokens:
-        """Render and tokenize a prompt; `images` are the images of its messages, in order.
+        """Render and tokenize a prompt. `images` are the images of the prompt's messages, in order.
 
-        Raises InvalidRequest for a conversation that the template refuses, and for a token outside the vocabulary.
+        Raises InvalidRequest if the template rejects the conversation or a token is outside the vocabulary.
         """
         if isinstance(prompt, TokenPrompt):
             self._check_known(prompt.tokens)
@@ -99,7 +99,7 @@ class PromptTokenizer:
     def _with_images(
         self, guard: ControlTextGuard, text: str, form: AnswerForm, images: Sequence[EncodedImage]
     ) -> PromptTokens:
-        """Return the tokens of a rendered prompt, with the images in place of their marks."""
+        """Return the tokens of a rendered prompt, with each image in place of its mark."""
         first, *others = text.split(IMAGE_MARK)
         if len(others) != len(images):
             raise InvalidRequest(
@@ -115,10 +115,10 @@ class PromptTokenizer:
         return PromptTokens(tokens, form, tuple(spans))
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt up to its endings, and the tokens from each ending on.
+        """Return the tokens of a prompt up to its endings, and for each ending the tokens from there on.
 
-        A conversation is rendered once; the endings are appended to its last message. Raises InvalidRequest for a
-        conversation that the template refuses, or whose last message the template omits.
+        A conversation is rendered once, and each ending is appended to its last message. Raises InvalidRequest if the
+        template rejects the conversation or omits its last message.
         """
         if isinstance(prompt, str):
             return self.tokenize(prompt).tokens, [self._tokenize(ending, is_markup=False) for ending in endings]
@@ -135,7 +135,7 @@ class PromptTokenizer:
         ]
 
     def system_prefix(self, text: str) -> list[int]:
-        """Return the common first tokens of all conversations whose system message begins with a text."""
+        """Return the first tokens that all conversations share if their system message begins with `text`."""
         prompts = [
             self.tokenize(ChatPrompt((Message(Role.SYSTEM, text + end), Message(Role.USER, "?")))).tokens
             for end in _ENDS
@@ -160,7 +160,7 @@ class PromptTokenizer:
         return self._engine.tokenize(text, add_special=False, parse_special=is_markup)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
-        """Render a conversation; if the template refuses later system messages, join them at the beginning."""
+        """Render a conversation. If the template rejects later system messages, join them at the beginning."""
         try:
             return self._template.render(messages, tools, thinks=thinks)
         except InvalidRequest:
@@ -172,7 +172,7 @@ class PromptTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that is ready to decode."""
+    """A request that is ready to be decoded."""
 
     decode: DecodeRequest
     started: Started
@@ -183,11 +183,11 @@ class RequestPreparer:
     """Prepares requests for one model; callable from any thread.
 
     Args:
-        engine: The model.
-        template: Its chat template.
+        engine: The engine of the model.
+        template: The model's chat template.
         may_draft: Whether to draft tokens, by prompt lookup and by a draft model.
-        new_seed: Makes the seed of a request without a seed.
-        shared_prompts: Beginnings of system messages that tenants share in the cache.
+        new_seed: Returns a seed for a request without a seed.
+        shared_prompts: The prefixes of system messages that tenants share in the cache.
     """
 
     def __init__(
@@ -210,24 +210,25 @@ class RequestPreparer:
         return self._prompts.tokenize(prompt, images=images).tokens
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt up to its endings, and the tokens from each ending on."""
+        """Return the tokens of a prompt up to its endings, and for each ending the tokens from there on."""
         return self._prompts.tokenize_endings(prompt, endings)
 
     def shared_length(self, tokens: Sequence[int]) -> int:
-        """Return the length of the prompt's beginning that all tenants share in the cache."""
+        """Return the length of the prompt's prefix that all tenants share in the cache."""
         return self._shared.shared_length(tokens)
 
     def prepare(
         self, request: InferenceRequest, matcher: Matcher | None, images: Sequence[EncodedImage] = ()
     ) -> PreparedRequest:
-        """Return a request that is ready to decode.
+        """Return a request that is ready to be decoded.
 
         Args:
             request: The request.
-            matcher: Enforces its constraint or its tool call.
-            images: The images of its messages, in order.
+            matcher: Enforces the request's constraint or its tool call.
+            images: The images of the request's messages, in order.
 
-        Raises InvalidRequest, with INFERENCE_CONTEXT_EXCEEDED for a prompt that does not fit into the context window.
+        Raises InvalidRequest, with the code INFERENCE_CONTEXT_EXCEEDED if the prompt does not fit into the context
+        window.
         """
         prompt = self._prompts.tokenize(request.prompt, request.reasoning.mode, images)
         if not prompt.tokens:
@@ -275,7 +276,7 @@ class RequestPreparer:
     ) -> SampledOutput:
         stop = request.stop
         if form.is_enforced:
-            stop = ()  # a stop string would cut the call's JSON
+            stop = ()  # a stop string would cut off the call's JSON
         else:
             matcher = with_reasoning(
                 matcher, request.reasoning, form.dialect, self._engine.vocabulary, self._tokenize_control
@@ -302,7 +303,7 @@ class RequestPreparer:
             raise InvalidRequest(f"the stop token {unknown[0]} is not known: the model has the tokens 0 to {size - 1}")
 
     def _max_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
-        """Return the request's limit of the output, or the default; raises InvalidRequest without room for it."""
+        """Return the requested or default output limit. Raises InvalidRequest if the window has no room for it."""
         window = self._engine.model.context_window
         left = window - prompt_tokens
         if left >= max(1, max_tokens):

@@ -1,4 +1,4 @@
-"""Infer and Embed over models that other engines serve: bounded concurrency, deadlines, and estimated token counts."""
+"""Infer and Embed over models of other engines, with bounded concurrency, deadlines and estimated token counts."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ from services.inference.ports import RemoteEngine
 RETRY_AFTER_S = 1.0
 
 ResultT = TypeVar("ResultT")
-COUNTS_PATIENCE_S = 5.0  # for the messages after the last text: the counts, and the end of the stream
+COUNTS_PATIENCE_S = 5.0  # limit for the messages after the last text: the counts and the end of the stream
 
 
 class Turns:
-    """Bounds the concurrent calls of one engine; the others wait, with a fair queue per tenant. For one event loop.
+    """Bounds the concurrent calls to one engine. Not thread-safe: use it from a single event loop.
+
+    Further calls wait in a fair queue per tenant.
 
     Args:
-        limit: Maximum concurrent calls.
-        capacity: Maximum waiting calls; each tenant keeps its share of a full queue.
+        limit: The maximum number of concurrent calls.
+        capacity: The maximum number of waiting calls. Each tenant keeps its share of a full queue.
     """
 
     def __init__(self, limit: int, capacity: int) -> None:
@@ -60,12 +62,12 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting calls."""
+        """The number of waiting calls."""
         return len(self._waiting)
 
     @asynccontextmanager
     async def take(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a place inside the block; raises Overloaded (INFERENCE_OVERLOADED) if the queue is full."""
+        """Hold a slot inside the block. Raises Overloaded (INFERENCE_OVERLOADED) if the queue is full."""
         if self.running < self.limit:
             self.running += 1
         else:
@@ -85,11 +87,11 @@ class Turns:
         except asyncio.CancelledError:
             self._waiting.remove(tenant, place)
             if place.done() and not place.cancelled() and place.exception() is None:
-                self._pass_on()  # the place arrived together with the cancellation
+                self._pass_on()  # the slot arrived together with the cancellation
             raise
 
     def _pass_on(self) -> None:
-        """Give a free place to the next waiting call."""
+        """Give a free slot to the next waiting call."""
         while (place := self._waiting.take()) is not None:
             if not place.done():
                 place.set_result(None)
@@ -105,10 +107,10 @@ class Turns:
 
 
 async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, silence_s: float = math.inf) -> ResultT:
-    """Await a result of an engine within the caller's deadline and the engine's limit of silence.
+    """Await an engine's result within the caller's deadline and the engine's limit of silence.
 
     Raises DeadlineExceeded if the caller's deadline passes, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) after
-    `silence_s`.
+    `silence_s` seconds.
     """
     deadline = current_deadline()
     wait_s = deadline.limit(silence_s, clock.monotonic_s())
@@ -126,7 +128,7 @@ async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, s
 
 
 class EstimatingPreparation:
-    """A TextPreparation without a tokenizer: estimates counts, and refuses everything else."""
+    """A TextPreparation without a tokenizer, which estimates counts and rejects all other calls."""
 
     is_estimate = True
 
@@ -134,15 +136,15 @@ class EstimatingPreparation:
         self._model = model
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Raise InvalidRequest (CONFIG_NO_ENGINE)."""
+        """Raise InvalidRequest (CONFIG_NO_ENGINE), because there is no tokenizer."""
         raise self._refusal(add_special, parse_special, text)
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the estimated tokens of each text."""
+        """Return the estimated token count of each text."""
         return [estimate_text(text) for text in texts]
 
     async def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Raise InvalidRequest (CONFIG_NO_ENGINE)."""
+        """Raise InvalidRequest (CONFIG_NO_ENGINE), because there is no tokenizer."""
         raise self._refusal(tokens, with_special)
 
     def _refusal(self, *_unused: object) -> InvalidRequest:
@@ -163,9 +165,9 @@ class RemoteLimits:
 
 
 class RemoteGeneration:
-    """A TextWorkload of another engine; owns its connections.
+    """A TextWorkload over another engine, which owns its connections.
 
-    An unreachable engine does not break the workload: each call fails by itself.
+    An unreachable engine does not break the workload: each call fails separately.
     """
 
     broken_because = ""
@@ -190,7 +192,7 @@ class RemoteGeneration:
         self._output_tokens = 0
 
     def load(self) -> Load:
-        """Return the load of the engine by calls of this service."""
+        """Return the load that this service's calls put on the engine."""
         return Load(
             queued_requests=self._turns.waiting,
             queue_capacity=self._turns.capacity,
@@ -200,18 +202,18 @@ class RemoteGeneration:
         )
 
     def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - no thread can be stuck
-        """Return 0: no step is computed here."""
+        """Return 0, because no step is computed here."""
         return 0.0
 
     def give_up(self, reason: str) -> None:
-        """Do nothing: no thread of this service can be stuck."""
+        """Do nothing, because no thread of this service can be stuck."""
 
     async def close(self) -> None:
         """Close all connections, which ends the running inferences."""
         await self._engine.close()
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
-        """Return the estimated tokens of a conversation."""
+        """Return the estimated token count of a conversation."""
         return estimate_prompt(prompt)
 
     def runs(self, inference_id: str) -> bool:
@@ -219,9 +221,10 @@ class RemoteGeneration:
         return inference_id in self._running
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Cancel candidates of an inference that runs here; raises InvalidRequest for a candidate it does not have.
+        """Cancel candidates of an inference that runs here.
 
-        Each ends with the engine's next chunk. The engine still computes it while other candidates run.
+        Raises InvalidRequest for a candidate that the inference does not have. Each cancelled candidate ends with the
+        engine's next chunk. The engine still computes the candidate while other candidates run.
         """
         answers, count = self._running[inference_id]
         if wrong := [index for index in indexes if not 0 <= index < count]:
@@ -274,7 +277,7 @@ class RemoteGeneration:
         return Started(self._model.info, prompt_tokens, cached, seed, inference_id)
 
     async def _next(self, chunks: AsyncGenerator[Chunk, None], answers: RemoteAnswers) -> Chunk | None:
-        """Return the next chunk, None at the end; after the end of all candidates, a failure counts as the end."""
+        """Return the next chunk, or None at the end. After the end of all candidates, a failure counts as the end."""
         silence_s = self._limits.silence_s
         if answers.have_ended:
             silence_s = min(silence_s, COUNTS_PATIENCE_S)
@@ -287,7 +290,7 @@ class RemoteGeneration:
 
     @asynccontextmanager
     async def _named(self, inference_id: str, answers: RemoteAnswers, candidate_count: int) -> AsyncIterator[None]:
-        """Register the inference inside the block, so that callers can cancel its candidates."""
+        """Register the inference inside the block so that callers can cancel its candidates."""
         self._running[inference_id] = (answers, candidate_count)
         try:
             yield
@@ -307,7 +310,7 @@ def _new_call_id() -> str:
 
 
 class RemoteEmbedding:
-    """An EmbeddingWorkload of another engine; owns its connections."""
+    """An EmbeddingWorkload over another engine, which owns its connections."""
 
     broken_because = ""
 
@@ -320,25 +323,25 @@ class RemoteEmbedding:
         self._clock = clock
 
     def load(self) -> Load:
-        """Return the load of the engine by calls of this service."""
+        """Return the load that this service's calls put on the engine."""
         turns = self._turns
         return Load(turns.waiting, turns.capacity, turns.running, turns.limit)
 
     def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - no thread can be stuck
-        """Return 0: no step is computed here."""
+        """Return 0, because no step is computed here."""
         return 0.0
 
     def give_up(self, reason: str) -> None:
-        """Do nothing: no thread of this service can be stuck."""
+        """Do nothing, because no thread of this service can be stuck."""
 
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.close()
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
-        """Return a vector of unit length per text, in order, and the usage.
+        """Return one vector of unit length per text, in order, and the usage.
 
-        Raises InvalidRequest for 0 or more than 256 texts, and the errors of the engine.
+        Raises InvalidRequest for no texts or more than 256 texts, and the errors of the engine.
         """
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")

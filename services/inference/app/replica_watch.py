@@ -1,4 +1,4 @@
-"""Watches the models at work: for callers that choose among replicas, and for a model whose thread is stuck."""
+"""Watches the running models, for callers that choose among replicas and to detect a model whose thread is stuck."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
 
 class ReplicaWatch:
-    """All watchers of this replica; they share each look into the cache."""
+    """Serves all watchers of this replica, which share each look into the cache."""
 
     def __init__(self, models: Models, clock: Clock) -> None:
         self._models = models
@@ -51,7 +51,10 @@ class ReplicaWatch:
         self._stopped.set()
 
     async def reports(self, interval_s: float) -> AsyncGenerator[Report, None]:
-        """Yield a report at once and then at each interval; raises Overloaded (INFERENCE_OVERLOADED)."""
+        """Yield a report at once and then at each interval.
+
+        Raises Overloaded (INFERENCE_OVERLOADED) if this replica already has MAX_WATCHERS watchers.
+        """
         reported: frozenset[int] = frozenset()
         async with aclosing(self.looks(interval_s)) as looks:
             async for _ in looks:
@@ -60,9 +63,9 @@ class ReplicaWatch:
                 reported = keys
 
     async def looks(self, interval_s: float) -> AsyncGenerator[None, None]:
-        """Yield at once and then at each interval, until `stop`; the reader counts as a watcher.
+        """Yield at once and then at each interval, until `stop`. The reader counts as a watcher.
 
-        Raises Overloaded (INFERENCE_OVERLOADED) if MAX_WATCHERS watch already.
+        Raises Overloaded (INFERENCE_OVERLOADED) if there are already MAX_WATCHERS watchers.
         """
         if self._watchers >= MAX_WATCHERS:
             raise Overloaded(
@@ -98,7 +101,7 @@ async def wait_until_broken(
 ) -> str:
     """Wait until a model is broken, and return the reason: a step longer than `step_timeout_s`, or a dead thread.
 
-    The model's requests have then failed with INFERENCE_MODEL_UNAVAILABLE, and it refuses new requests.
+    The model's requests have then failed with INFERENCE_MODEL_UNAVAILABLE, and the model rejects new requests.
     """
     while True:
         for served in models.loaded:

@@ -1,4 +1,4 @@
-"""Infer over the models of a route: the first model with output answers, and the others are cancelled."""
+"""Infer over the models of a route: the first model with output answers, and the other models are cancelled."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = get_logger(__name__)
 
 
 class _Entrant:
-    """A model of the race: a task reads its events, and pauses after two of them until it has won.
+    """A model in the race. A task reads the model's events, and pauses after two events until the model has won.
 
     Attributes:
-        spoken: Done at the first event after Started, or at a failure.
-        failure: The failure before any output; None after output.
+        spoken: A future that is done at the first event after Started, or at a failure.
+        failure: The failure before any output, or None if there was output.
     """
 
     def __init__(self, alias: str, use: Use, request: InferenceRequest) -> None:
@@ -45,7 +45,7 @@ class _Entrant:
         self._task = asyncio.create_task(self._run(use, request))
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events; raises the failure of the model."""
+        """Yield the model's events. Raises the model's failure."""
         while (event := await self._events.get()) is not None:
             if isinstance(event, Exception):
                 raise event
@@ -90,10 +90,11 @@ class Route:
 
     Args:
         name: The alias of the route.
-        aliases: Its models, in the order in which they start.
-        hedge_after_s: Silence after which the next model starts too; None waits for a failure.
+        aliases: The aliases of the route's models, in the order in which they start.
+        hedge_after_s: The seconds of silence after which the next model also starts. With None, it starts only after a
+            failure.
         use: Opens a model by its alias.
-        clock: Time.
+        clock: The clock for the race.
     """
 
     broken_because = ""
@@ -109,33 +110,33 @@ class Route:
         self._clock = clock
 
     def load(self) -> Load:
-        """Return no load: its models report their own."""
+        """Return no load, because the route's models report their own load."""
         return Load()
 
     def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - the watchdog watches its models
-        """Return 0: the watchdog watches its models."""
+        """Return 0, because the watchdog watches the route's models."""
         return 0.0
 
     def give_up(self, reason: str) -> None:
-        """Do nothing: the watchdog gives up its models."""
+        """Do nothing, because the watchdog makes the route's models give up."""
 
     async def close(self) -> None:
-        """Do nothing: the service closes its models."""
+        """Do nothing, because the service closes the route's models."""
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
         """Return the estimated tokens of a conversation."""
         return estimate_prompt(prompt)
 
     def runs(self, inference_id: str) -> bool:  # noqa: ARG002 - the answering model has the inference
-        """Return False: the answering model has the inference."""
+        """Return False, because the answering model runs the inference."""
         return False
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Raise InvalidRequest: only the answering model can cancel its candidates."""
+        """Raise InvalidRequest, because only the answering model can cancel its candidates."""
         raise InvalidRequest(f"inference {inference_id!r} of candidates {list(indexes)} runs in a model of the route")
 
     async def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
-        """Stream the events of the first model with output; closing the generator stops all work."""
+        """Stream the events of the first model with output. Closing the generator stops all work."""
         entrants: list[_Entrant] = []
         try:
             winner = await self._race(request, entrants)
@@ -150,7 +151,7 @@ class Route:
                 await entrant.close()
 
     async def _race(self, request: InferenceRequest, entrants: list[_Entrant]) -> _Entrant:
-        """Return the first model with output; appends every started model to `entrants`."""
+        """Return the first model with output. Appends every started model to `entrants`."""
         race = Race(len(self._aliases), self._hedge_after_s).begin(self._clock.monotonic_s())
         while not race.is_lost:
             starting = self._aliases[len(entrants) : race.started]
@@ -170,7 +171,7 @@ class Route:
         raise _reason_of([entrant.failure for entrant in entrants if entrant.failure is not None])
 
     async def _wait(self, race: Race, entrants: Sequence[_Entrant]) -> list[int]:
-        """Return the running models with output or a failure; returns at the latest when the next model must start."""
+        """Return the running models with output or a failure, at the latest when the next model must start."""
         running = sorted(race.running)
         wait_s = None
         if not math.isinf(race.next_at_s):
@@ -181,12 +182,16 @@ class Route:
 
 
 def _may_others_succeed(failure: Exception | None) -> bool:
-    """Return whether a failure concerns only one model, not the request or its deadline."""
+    """Return whether a failure concerns only one model rather than the request or its deadline."""
     return isinstance(failure, Unavailable | Overloaded | Internal | PreconditionFailed)
 
 
 def _reason_of(failures: Sequence[Exception]) -> Exception:
-    """Return the error of a lost race: the first failure by the request, else the last with the others as causes."""
+    """Return the error of a lost race.
+
+    This is the first failure that the request caused. If there is none, it is the last failure, with the other failures
+    as causes.
+    """
     for failure in failures:
         if not _may_others_succeed(failure):
             return failure

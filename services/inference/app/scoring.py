@@ -1,4 +1,4 @@
-"""The use-case behind Score: the log-probabilities of continuations of a prompt, or of several endings of it."""
+"""The use case behind Score: the log-probabilities of continuations of a prompt, or of each of its endings."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MAX_BRANCH_CONTINUATIONS = 256
 MAX_BRANCHES_CONTINUATIONS = 8192
 _AT_ONCE = 16
 
-# The log-probabilities of a continuation's tokens, and those of the continuations of each branch.
+# `Score` holds the log-probabilities of a continuation's tokens; `BranchScores` holds the scores of a branch.
 Score = tuple[TokenLogprob, ...]
 BranchScores = list[Score]
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """The tokens of a branch after the common prefix of all branches, and the tokens of its continuations."""
+    """The tokens of a branch after the prefix that all branches share, and the tokens of the branch's continuations."""
 
     ending: Sequence[int]
     continuations: Sequence[Sequence[int]]
@@ -45,10 +45,10 @@ class _Branch:
 async def score_continuations(
     generation: Generation, prompt: ChatPrompt | str, continuations: Sequence[str]
 ) -> tuple[BranchScores, TokenUsage]:
-    """Return a score per continuation, in order, and the usage. The prompt is computed once for all of them.
+    """Return the score of each continuation, in order, and the usage. The prompt is computed once for all of them.
 
-    An empty continuation has no tokens. Raises InvalidRequest for more than 64 continuations, for an empty prompt, and
-    (INFERENCE_CONTEXT_EXCEEDED) for a continuation that does not fit into the context window.
+    An empty continuation has no tokens. Raises InvalidRequest for more than 64 continuations and for an empty prompt.
+    Raises InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) if a continuation does not fit into the context window.
     """
     if not 1 <= len(continuations) <= MAX_CONTINUATIONS:
         raise InvalidRequest(f"{len(continuations)} continuations: there must be 1 to {MAX_CONTINUATIONS}")
@@ -62,7 +62,7 @@ async def score_continuations(
 async def score_branches(
     generation: Generation, prompt: ChatPrompt | str, branches: Sequence[ScoreBranch]
 ) -> tuple[list[BranchScores], TokenUsage]:
-    """Return the scores of each branch, in order, and the usage. The common prefix of the branches is computed once.
+    """Return the scores of each branch, in order, and the usage. The branches' common prefix is computed once.
 
     Raises InvalidRequest for too many branches or continuations, and the errors of `score_continuations`.
     """
@@ -120,9 +120,10 @@ async def _score(
 
 
 async def _read_all(generation: Generation, prompt: Sequence[int], branches: Sequence[_Branch]) -> int:
-    """Run all readings of the branches, and return the number of cached prompt tokens; raises the first failure.
+    """Run all readings of the branches, and return the number of cached prompt tokens. Raises the first failure.
 
-    The first reading computes the shared prompt. The others run concurrently, at most `_AT_ONCE` and `max_running`.
+    The first reading computes the shared prompt. The other readings run concurrently, at most `_AT_ONCE` and at most
+    `max_running` at a time.
     """
     readings = [(branch, reading) for branch in branches for reading in branch.tree.readings]
     if not readings:
@@ -146,13 +147,14 @@ async def _read_all(generation: Generation, prompt: Sequence[int], branches: Seq
 async def _read(
     generation: Generation, prompt: Sequence[int], branch: _Branch, reading: Reading, *, is_first: bool = False
 ) -> int:
-    """Run a reading of a branch, and return the number of cached tokens before it.
+    """Run a reading of a branch, and return the number of cached tokens before the reading.
 
-    Only the first reading uses stored prefixes: the hits of the others do not show that the prompt is repeated.
+    Only the first reading uses stored prefixes, because cache hits of later readings do not show that the prompt is
+    repeated.
     """
     tokens = (*prompt, *branch.ending)
     kept_tokens = None
-    if branch.ending:  # repetition is unlikely, and left cells would slow every later step
+    if branch.ending:  # repetition is unlikely, and cells left in the cache would slow every later step
         kept_tokens = len(prompt)
     request = DecodeRequest(
         tokens=tokens,

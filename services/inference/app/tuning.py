@@ -1,7 +1,7 @@
-"""Measures in idle moments how the engine runs best, applies the result between requests, and stores it.
+"""Measures in idle moments how the engine runs fastest, applies the result between requests, and stores it.
 
-Until then the engine serves with safe defaults. A new request ends the measuring at once; complete rounds still count
-when it continues. Results of a busy machine, or results that do not repeat, are discarded.
+Until then, the engine serves with safe defaults. A new request ends the measurement at once. Complete rounds still
+count when the measurement continues. Results from a busy machine, and results that do not repeat, are discarded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TuningState(StrEnum):
 class Pace:
     """When to measure: `idle_s` after the last request, and `again_s` after a failed attempt.
 
-    The load is reviewed every `review_s`.
+    The load is checked every `review_s` seconds.
     """
 
     idle_s: float = 3.0
@@ -57,19 +57,19 @@ class Pace:
 
 
 class Tuner:
-    """The engine's tuning, and the measuring that finds a better one.
+    """The engine's tuning, and the measurement that finds a better tuning.
 
     Args:
-        defaults: The tuning until something is measured.
-        given: Settings by name; they override measured values.
-        prober: Measures; None if measuring is impossible, for the reason in `note`.
+        defaults: The tuning until a measurement succeeds.
+        given: Settings by name, which override measured values.
+        prober: Measures rounds. It is None if measuring is impossible, for the reason in `note`.
         store: Stores a tuning for the next start.
         in_use: Set while a request runs.
         apply: Changes the engine between requests.
         load: Returns the seconds of recent steps, by kind of step.
-        clock: Time.
+        clock: The clock for the times of measurements.
         measured: The stored tuning of an earlier start.
-        note: Why no tuning was measured yet.
+        note: The reason that no tuning was measured yet.
         pace: When to measure.
     """
 
@@ -116,7 +116,7 @@ class Tuner:
         return TuningState.DEFAULTS
 
     def measure_again(self) -> None:
-        """Request a measurement, regardless of its cost so far; raises PreconditionFailed if that is impossible."""
+        """Request a measurement, regardless of the cost so far. Raises PreconditionFailed if it is impossible."""
         if self._prober is None:
             raise PreconditionFailed(f"nothing is measured here: {self.note}")
         self._rounds.clear()
@@ -126,7 +126,7 @@ class Tuner:
         self._requested.set()
 
     async def run(self) -> None:
-        """Measure whenever it is time, until cancelled."""
+        """Measure whenever a measurement is due, until cancelled."""
         if self._prober is None:
             return
         if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
@@ -144,7 +144,7 @@ class Tuner:
                 await self._pause()
 
     async def _follow_load(self) -> None:
-        """Adapt the attention to the load, until a measurement is requested."""
+        """Adapt the attention to the load until a measurement is requested."""
         is_refused = False
         while not self._requested.is_set():
             with contextlib.suppress(TimeoutError):
@@ -154,11 +154,12 @@ class Tuner:
                 continue
             better = follow(self._chosen, self._load())
             if better is not self._chosen:
-                # If the engine refuses, say for lack of memory, stop trying: each attempt empties the cache.
+                # If the engine rejects the tuning, for example because memory is short, stop trying: each attempt
+                # empties the cache.
                 is_refused = not await self._use(better)
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, unless a measurement is requested."""
+        """Wait before the next attempt unless a measurement is requested."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pace.again_s):
                 await self._requested.wait()
@@ -196,7 +197,10 @@ class Tuner:
             await self._use(tuning)
 
     async def _measure(self, prober: Prober) -> Tuning | None:
-        """Collect rounds until they agree; None if they do not, or if a request arrives."""
+        """Collect rounds until they agree, and return the tuning.
+
+        Returns None if the rounds do not agree or a request arrives.
+        """
         disturbed = 0
         async with aclosing(prober.rounds()) as rounds:
             while (measured_round := await self._next_round(rounds)) is not None and not self._requested.is_set():
@@ -221,7 +225,7 @@ class Tuner:
         return replace(tuning, measured_at=self._clock.now().isoformat(), others_cores=round(others, 2))
 
     async def _next_round(self, rounds: AsyncGenerator[Round, None]) -> Round | None:
-        """Return the next round; None once a request arrives."""
+        """Return the next round, or None once a request arrives."""
         reading = asyncio.ensure_future(anext(rounds, None))
         used = asyncio.ensure_future(self._in_use.wait())
         try:
@@ -235,7 +239,7 @@ class Tuner:
             await asyncio.gather(reading, used, return_exceptions=True)
 
     async def _use(self, tuning: Tuning) -> bool:
-        """Run with a tuning, and store it; False if the engine refuses."""
+        """Run with a tuning and store it. Returns False if the engine rejects the tuning."""
         self._rounds.clear()
         effective = with_given(tuning, self._given)
         for choice in effective.choices:
@@ -253,6 +257,6 @@ class Tuner:
 
     def _report(self, reason: str) -> None:
         self.note = reason
-        if not self._is_reported:  # log once, because a machine may be busy for days
+        if not self._is_reported:  # log only once, because a machine may be busy for days
             self._is_reported = True
             log.info("not measured yet; DescribeEngine shows the progress", reason=reason)

@@ -1,4 +1,4 @@
-"""The protocols of a model at work: text generation, embeddings, pairs; and its load."""
+"""The protocols of running models for text generation, embeddings and pairs, and the load of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.inference.core.generation import ChatPrompt, Event, InferenceReque
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of one or more models; loads add up."""
+    """The load of one or more models. Loads can be added."""
 
     queued_requests: int = 0
     queue_capacity: int = 0
@@ -35,7 +35,7 @@ class Load:
 
     @property
     def kv_used_ratio(self) -> float:
-        """The share of the KV cache's cells in use, from 0 to 1; 0 without a cache."""
+        """The share of the KV cache's cells in use, from 0 to 1, or 0 if there is no cache."""
         return self.kv_used_tokens / max(1, self.kv_capacity_tokens)
 
     def __add__(self, other: Load) -> Load:
@@ -43,7 +43,7 @@ class Load:
 
 
 class TextPreparation(Protocol):
-    """Tokenizes and counts for a model; counts are estimates if another engine has the tokenizer."""
+    """Tokenizes texts and counts tokens for a model. The counts are estimates if another engine has the tokenizer."""
 
     @property
     def is_estimate(self) -> bool:
@@ -64,20 +64,20 @@ class Workload(Protocol):
 
     @property
     def preparation(self) -> TextPreparation:
-        """Its tokenizer."""
+        """The preparation of texts for this model."""
 
     @property
     def broken_because(self) -> str:
-        """Why the model serves no more requests; empty while it works."""
+        """The reason that the model serves no more requests, or an empty string while it works."""
 
     def load(self) -> Load:
         """Return the load of the model."""
 
     def stuck_for_s(self, now_s: float) -> float:
-        """Return the age of the current step; 0 while no step runs."""
+        """Return the age of the current step in seconds, or 0 if no step is running."""
 
     def give_up(self, reason: str) -> None:
-        """Fail all requests and refuse new ones, because the thread is stuck or dead."""
+        """Fail all requests and reject new requests, because the thread is stuck or dead."""
 
     async def close(self) -> None:
         """Fail the remaining requests, end the threads and free the model."""
@@ -88,7 +88,7 @@ class TextWorkload(Workload, Protocol):
     """A model that generates text, local or remote."""
 
     def infer(self, request: InferenceRequest) -> AsyncGenerator[Event, None]:
-        """Stream the events of one request. Closing the generator stops the work for it."""
+        """Stream the events of one request. Closing the generator stops the work for the request."""
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
         """Return the number of tokens of a rendered conversation."""
@@ -97,7 +97,7 @@ class TextWorkload(Workload, Protocol):
         """Return whether an inference runs here."""
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Cancel candidates of an inference that runs here; raises InvalidRequest for a candidate it does not have."""
+        """Cancel candidates of an inference that runs here. Raises InvalidRequest for an index without a candidate."""
 
 
 @runtime_checkable
@@ -105,4 +105,4 @@ class EmbeddingWorkload(Workload, Protocol):
     """A model that makes embeddings, local or remote."""
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
-        """Return a vector of unit length per text, in order, and the usage."""
+        """Return one vector of unit length per text, in order, and the usage."""

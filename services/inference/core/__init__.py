@@ -1,1 +1,1 @@
-"""Pure rules of generation: sampling, stopping, tool calls. No engine, no clock, no thread."""
+"""Pure rules of generation, such as sampling, stopping and tool calls, without an engine, a clock or threads."""

@@ -1,4 +1,4 @@
-"""Reads the weights of a BERT for sentence embeddings, and converts them to the tensors of a GGUF file."""
+"""Reads the weights of a BERT model for sentence embeddings, and converts them to the tensors of a GGUF file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from services.inference.core.gguf import Tensor, Value
 _FLOAT32 = "F32"
 _CONTROL, _NORMAL = 3, 1  # types of tokens
 _MEAN_POOLING = 1
-# The type of most matrices decides the type of the file.
+# The type of most matrices determines the file type in the metadata.
 _FILE_TYPES = {"float16": 1, "uint16": 32}
 _CONTINUATION = "##"
 _WORD_START = "\u2581"
 _SPECIAL_TOKENS = {
     "[UNK]": "unknown",
-    "[SEP]": "seperator",  # the spelling of the format
+    "[SEP]": "seperator",  # the format spells it this way
     "[PAD]": "padding",
     "[CLS]": "cls",
     "[MASK]": "mask",
@@ -63,9 +63,9 @@ def read_safetensors(data: NDArray[np.uint8]) -> dict[str, Weights]:
 
 
 def bert_tensors(weights: Mapping[str, Weights], matrices: MatrixType = "float16") -> dict[str, Tensor]:
-    """Return the needed tensors under the engine's names; matrices have 16 bits, vectors 32.
+    """Return the needed tensors under the engine's names. Matrices have 16 bits per number, and vectors have 32.
 
-    Token vectors are always float16: the engine looks them up, and never multiplies by them.
+    Token vectors are always float16, because the engine looks them up and never multiplies by them.
     """
     named = {_tensor_name(name): tensor for name, tensor in weights.items()}
     return {name: _narrowed(name, tensor, matrices) for name, tensor in named.items() if name}
@@ -78,9 +78,9 @@ def bert_metadata(
 
     Args:
         name: The model's name.
-        tensors: Its tensors under the engine's names.
+        tensors: The model's tensors under the engine's names.
         vocabulary: The WordPiece tokens in the order of their ids.
-        heads: Attention heads of a layer.
+        heads: The number of attention heads in a layer.
         epsilon: The constant that layer normalization adds to a variance.
     """
     special = {f"tokenizer.ggml.{role}_token_id": vocabulary.index(token) for token, role in _SPECIAL_TOKENS.items()}
@@ -106,7 +106,7 @@ def bert_metadata(
 
 
 def _tensor_name(name: str) -> str:
-    """Return the engine's name of a tensor; empty if embeddings do not need it."""
+    """Return the engine's name of a tensor, or an empty string if embeddings do not need it."""
     module, _, kind = name.rpartition(".")
     if module in _EMBEDDINGS:
         return f"{_EMBEDDINGS[module]}.{kind}"
@@ -125,13 +125,13 @@ def _narrowed(name: str, tensor: Weights, matrices: MatrixType) -> Tensor:
 
 
 def _bfloat16(tensor: Weights) -> NDArray[np.uint16]:
-    """Return the bits of finite numbers as bfloat16, rounded to nearest, ties to even."""
+    """Return the bits of the finite numbers as bfloat16, rounded to nearest with ties to even."""
     bits = tensor.view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def _engine_token(token: str) -> str:
-    """Return a token in the engine's form, which marks the start of a word instead of its continuation."""
+    """Return a token in the engine's form, which marks the start of a word rather than its continuation."""
     if token in _SPECIAL_TOKENS:
         return token
     if token.startswith(_CONTINUATION):

@@ -1,16 +1,17 @@
 """The cached blocks of one owner's requests, as numbered batches of changes that can be replayed.
 
-Theory of operation. A block is BLOCK_TOKENS tokens at a multiple of that length in a sequence; the block before it is
-its parent. Blocks have numbers instead of hashes, so that two never collide. `take` compares the cache now with the
-last look, and appends the changes to a bounded history. A reader requests the batches from a sequence number on. If the
-history no longer has that number, the reader gets a snapshot of all blocks instead.
+Theory of operation. A block is BLOCK_TOKENS tokens at a multiple of that length in a sequence. The block before it is
+its parent. Blocks have numbers instead of hashes, so that two blocks never collide. `take` compares the current cache
+with the cache at the last call, and appends the changes to a bounded history. A reader requests the batches from a
+sequence number on. If the history no longer contains that number, the reader gets a snapshot of all blocks instead.
 
 Invariants:
-    1. Replaying a snapshot and every batch after it gives the blocks of the last `take`.
+    1. Replaying a snapshot and every batch after it yields the blocks of the last `take`.
     2. A parent comes before its children in a batch and in a snapshot, and has a lower number.
-    3. Sequence numbers have no gaps; the parts of a snapshot end with the number of the last batch before them.
+    3. Sequence numbers have no gaps. The parts of a snapshot end with the number of the last batch before them.
     4. Only tokens that the owner sent are reported. Shared tokens are reported if the owner's tokens follow them.
-    5. The history names at most MAX_HISTORY blocks and batches; a batch or a part, at most MAX_BATCH_BLOCKS blocks.
+    5. The history names at most MAX_HISTORY blocks and batches. A batch or a part names at most MAX_BATCH_BLOCKS
+       blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CachedBlock:
-    """A block of tokens; `parent` is the number of the block before it, 0 at the beginning of a sequence."""
+    """A block of tokens.
+
+    `parent` is the number of the block before it, or 0 at the beginning of a sequence.
+    """
 
     number: int
     parent: int
@@ -55,8 +59,8 @@ class Batch:
 
     Attributes:
         sequence: The number of the batch.
-        time_s: When the change was noticed, in seconds since 1970.
-        snapshot: Its place in a snapshot, if it belongs to a snapshot.
+        time_s: The time when the change was noticed, in seconds since 1970.
+        snapshot: The batch's position in a snapshot, if it belongs to a snapshot.
     """
 
     sequence: int
@@ -68,7 +72,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Its share of the history's bound."""
+        """The batch's share of the history's maximum size."""
         return 1 + len(self.stored) + len(self.removed)
 
 
@@ -76,9 +80,9 @@ class BlockLog:
     """The blocks of one owner and the history of their changes.
 
     Args:
-        sequence: The number before the first batch; at least the number of parts of any snapshot. It should exceed
-            all numbers of an earlier log, so that no reader mistakes this log for its continuation.
-        max_history: Bound of the history.
+        sequence: The number before the first batch, which is at least the number of parts of any snapshot. It should
+            exceed all numbers of an earlier log, so that no reader mistakes this log for a continuation of that log.
+        max_history: The maximum size of the history.
     """
 
     def __init__(self, sequence: int, max_history: int = MAX_HISTORY) -> None:
@@ -91,11 +95,11 @@ class BlockLog:
 
     @property
     def blocks(self) -> list[CachedBlock]:
-        """All blocks, by their numbers."""
+        """All blocks, ordered by number."""
         return sorted(self._blocks.values(), key=lambda block: block.number)
 
     def take(self, runs: Sequence[CachedRun], owner: int, time_s: float) -> None:
-        """Append the changes since the last call, given all cached tokens of now."""
+        """Append the changes since the last call, given all tokens that are cached now."""
         before, last_number = self._blocks, self._numbers
         self._blocks = self._find(runs, owner)
         removed = sorted((block.number for key, block in before.items() if key not in self._blocks), reverse=True)
@@ -108,7 +112,7 @@ class BlockLog:
             self._append(time_s, stored=blocks)
 
     def since(self, sequence: int, time_s: float) -> Sequence[Batch]:
-        """Return the batches from a sequence number on, or a snapshot of now if the history lacks any of them."""
+        """Return the batches from a sequence number on, or a current snapshot if the history lacks any of them."""
         if not self.sequence - len(self._history) < sequence <= self.sequence + 1:
             return self._snapshot(time_s)
         return [batch for batch in self._history if batch.sequence >= sequence]
@@ -145,7 +149,7 @@ class BlockLog:
 
     def _find(self, runs: Sequence[CachedRun], owner: int) -> dict[tuple[int, tuple[int, ...]], CachedBlock]:
         blocks: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
-        ends: list[tuple[int, tuple[int, ...]]] = []  # of each run: its last whole block, and the keys after that
+        ends: list[tuple[int, tuple[int, ...]]] = []  # for each run, its last whole block and the keys after that block
         for run, is_own in zip(runs, _are_own(runs, owner), strict=True):
             parent, keys = _NO_BLOCK, run.tokens
             if run.parent >= 0:
@@ -160,7 +164,10 @@ class BlockLog:
     def _blocks_of(
         self, parent: int, keys: tuple[int, ...], blocks: dict[tuple[int, tuple[int, ...]], CachedBlock]
     ) -> Iterator[CachedBlock]:
-        """Yield the whole blocks of keys after a parent block; new blocks get numbers. Adds them to `blocks`."""
+        """Yield the whole blocks that the keys form after a parent block, and add them to `blocks`.
+
+        New blocks get new numbers.
+        """
         for start in range(0, len(keys) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             key = (parent, keys[start : start + BLOCK_TOKENS])
             block = blocks.get(key) or self._blocks.get(key)
@@ -173,9 +180,10 @@ class BlockLog:
 
 
 def _are_own(runs: Sequence[CachedRun], owner: int) -> list[bool]:
-    """Return for each run whether the owner sent it: the run, or a run that continues it, ends with an owner's token.
+    """Return for each run whether the owner sent it.
 
-    In a sequence, shared tokens come first, then tokens of one owner.
+    The owner sent a run if the run, or a run that continues it, ends with one of the owner's tokens. In a sequence,
+    shared tokens come first, then tokens of one owner.
     """
     own = [owner_of(run.tokens[-1]) == owner for run in runs]
     for index in range(len(runs) - 1, -1, -1):
@@ -185,7 +193,7 @@ def _are_own(runs: Sequence[CachedRun], owner: int) -> list[bool]:
 
 
 def _parts(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
-    """Yield the items in parts of a batch's size."""
+    """Yield the items in parts that fit into a batch."""
     source = iter(items)
     while part := tuple(islice(source, MAX_BATCH_BLOCKS)):
         yield part

@@ -1,8 +1,8 @@
 """Chooses the texts of each batch, and scales vectors to unit length.
 
-Texts of all requests share batches. A batch begins with the request with the fewest computed tokens so far, so that a
-short request need not wait for a long request. Every second batch begins with a text of the oldest request, so that new
-requests cannot starve it. The rest of the batch is filled with texts that fit, longest first.
+Texts of all requests share batches. A batch begins with the request that has the fewest computed tokens so far, so that
+a short request need not wait for a long request. Every second batch begins with a text of the oldest request, so that
+new requests cannot starve that request. The rest of the batch is filled with texts that fit, longest first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Vectors = NDArray[np.float32]  # one row per text
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text of a request, as tokens."""
+    """A text of a request, as tokens."""
 
     request: int
     index: int
@@ -42,8 +42,8 @@ class TextQueue:
     """The pending texts of all requests.
 
     Args:
-        max_tokens: Maximum tokens of a batch; a longer text goes alone.
-        max_texts: Maximum texts of a batch.
+        max_tokens: The maximum number of tokens in a batch. A longer text gets a separate batch.
+        max_texts: The maximum number of texts in a batch.
     """
 
     def __init__(self, *, max_tokens: int, max_texts: int) -> None:
@@ -54,27 +54,27 @@ class TextQueue:
         self._is_oldest_first = False
 
     def __len__(self) -> int:
-        """Return the number of texts."""
+        """Return the number of pending texts."""
         return sum(len(request.texts) for request in self._requests.values())
 
     @property
     def waiting(self) -> int:
-        """Number of requests without a computed text; readable from any thread."""
+        """The number of requests without a computed text; readable from any thread."""
         return sum(request.taken_tokens == 0 for request in list(self._requests.values()))
 
     def add(self, texts: Sequence[Sequence[int]]) -> int:
-        """Add a request of texts, each of at least one token, and return its number."""
+        """Add a request and return its number. Each of its texts has at least one token."""
         self._last_number += 1
         number = self._last_number
         self._requests[number] = _Pending(number, [Text(number, index, tokens) for index, tokens in enumerate(texts)])
         return number
 
     def remove(self, number: int) -> None:
-        """Forget the remaining texts of a request."""
+        """Remove the remaining texts of a request."""
         self._requests.pop(number, None)
 
     def take(self) -> list[Text]:
-        """Remove and return the next batch; empty without texts."""
+        """Remove and return the next batch, or an empty list if there are no texts."""
         batch: list[Text] = []
         if self._is_oldest_first and self._requests:
             batch.append(self._take_first(min(self._requests.values(), key=lambda request: request.number)))
@@ -87,7 +87,7 @@ class TextQueue:
         return batch
 
     def _take_fitting(self, request: _Pending, batch: list[Text]) -> None:
-        """Move the texts of a request that fit into the batch."""
+        """Move the request's texts that fit into the batch."""
         room = self._max_tokens - sum(len(text.tokens) for text in batch)
         left = []
         for text in request.texts:
@@ -107,7 +107,7 @@ class TextQueue:
 
 
 def unit_vectors(vectors: Vectors) -> Vectors:
-    """Scale rows to length 1; raises Internal (INFERENCE_ENGINE_ERROR) for a zero or infinite row."""
+    """Scale rows to length 1. Raises Internal (INFERENCE_ENGINE_ERROR) if a row is zero or infinite."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not (np.isfinite(lengths).all() and lengths.all()):
         raise Internal("the model gave a vector without direction", code=ErrorCode.INFERENCE_ENGINE_ERROR)

@@ -1,4 +1,4 @@
-"""The request of an inference, and the events of its run."""
+"""The inference request, and the events of its run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ DEFAULT_MAX_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Rules for picking the next token, by default llama.cpp's; `given` names the fields that the caller has set."""
+    """Rules for picking the next token. The defaults are those of llama.cpp.
+
+    `given` names the fields that the caller has set.
+    """
 
     temperature: float = 0.8
     top_p: float = 0.95
@@ -38,7 +41,7 @@ class ConstraintKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The texts that the decoder allows."""
+    """A constraint on the texts that the decoder may produce."""
 
     kind: ConstraintKind
     text: str
@@ -66,7 +69,7 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt as tokens of the model's own tokenizer."""
+    """A prompt as tokens of the model's tokenizer."""
 
     tokens: tuple[int, ...]
 
@@ -76,7 +79,7 @@ Prompt = ChatPrompt | TokenPrompt | str
 
 @dataclass(frozen=True, slots=True)
 class PromptPrefixes:
-    """A caller's keys of the prefixes of a prompt, in order: one per `block_bytes` of the `prompt_bytes`."""
+    """A caller's keys for the prefixes of a prompt, in order, one key per `block_bytes` of the `prompt_bytes`."""
 
     keys: tuple[int, ...] = ()
     block_bytes: int = 1
@@ -96,7 +99,10 @@ class ReasoningMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether a model reasons, and its maximum tokens of reasoning; 0 is no limit besides `max_tokens`."""
+    """Whether a model reasons, and its maximum number of reasoning tokens.
+
+    A `max_tokens` of 0 means no limit besides the request's `max_tokens`.
+    """
 
     mode: ReasoningMode = ReasoningMode.AUTO
     max_tokens: int = 0
@@ -104,10 +110,11 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """A prompt and how to continue it; `max_tokens` 0 is 2048, or the rest of the context window if that is less.
+    """A prompt and how to continue it.
 
-    A token of `stop_tokens` ends the output like the model's own end token. `reports_tokens` adds the tokens of deltas.
-    The output begins with the `said_tokens`.
+    A `max_tokens` of 0 means 2048, or the rest of the context window if that is less. A token in `stop_tokens` ends the
+    output like the model's own end token. With `reports_tokens`, deltas include their tokens. The output begins with
+    the `said_tokens`.
     """
 
     prompt: Prompt
@@ -128,7 +135,7 @@ class InferenceRequest:
 
 
 class FinishReason(StrEnum):
-    """Why a candidate ended."""
+    """The reason that a candidate ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -138,7 +145,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The prompt was processed."""
+    """Reports that the prompt was processed."""
 
     model: ModelInfo
     prompt_tokens: int
@@ -149,7 +156,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A part of a tool call; the first part of an `index` has `id` and `name`, and the arguments concatenate."""
+    """A part of a tool call.
+
+    The first part of an `index` has `id` and `name`. The arguments of all parts are concatenated.
+    """
 
     index: int
     id: str = ""
@@ -177,9 +187,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next text of one candidate, in whole characters; `output_tokens` counts the candidate's tokens so far.
+    """The next text of one candidate, in whole characters.
 
-    `tokens` has the next tokens if the request wants them. Their text may come with a later delta.
+    `output_tokens` is the candidate's token count so far. `tokens` holds the next tokens if the request asks for them.
+    Their text may follow in a later delta.
     """
 
     candidate_index: int
@@ -193,7 +204,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class CandidateEnd:
-    """One candidate ended; `matched_stop` is the stop string or the token of `stop_tokens` that ended it."""
+    """Reports that a candidate ended.
+
+    `matched_stop` is the stop string or the token of `stop_tokens` that ended it.
+    """
 
     candidate_index: int
     finish_reason: FinishReason
@@ -205,7 +219,7 @@ class CandidateEnd:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """All candidates ended."""
+    """Reports that all candidates ended."""
 
     usage: TokenUsage
     computed_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Writes version 3 of the GGUF format: the metadata and the tensors of a model, as the engine reads them."""
+"""Writes the metadata and tensors of a model in version 3 of the GGUF format, which the engine reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TENSOR_TYPES = {"float32": 0, "float16": 1, "uint16": 30}
 def gguf_parts(metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
     """Yield the header of a file and then the data of each tensor.
 
-    Sequences in the metadata have elements of one type. Numbers have 32 bits.
+    All elements of a sequence in the metadata have one type. Numbers have 32 bits.
     """
     header = [b"GGUF", struct.pack("<IQQ", _VERSION, len(tensors), len(metadata))]
     header += [_text(key) + _value(value) for key, value in metadata.items()]
@@ -64,7 +64,7 @@ def _text(text: object) -> bytes:
 
 
 def _tensor_info(tensor: Tensor, offset: int) -> bytes:
-    """Return the description of a tensor; the format lists its dimensions from the innermost to the outermost."""
+    """Return the description of a tensor. The format lists the dimensions from the innermost to the outermost."""
     shape = tensor.shape[::-1]
     return struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, _TENSOR_TYPES[tensor.dtype.name], offset)
 

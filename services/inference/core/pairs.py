@@ -19,11 +19,11 @@ class PairLayout:
     """The tokens and white space that a model expects around a query and a text.
 
     Attributes:
-        before: Tokens before the query.
-        between: Tokens between the query and the text.
-        after: Tokens after the text.
-        query_lead: White space that the tokenizer must see together with the query.
-        text_lead: White space that the tokenizer must see together with the text.
+        before: The tokens before the query.
+        between: The tokens between the query and the text.
+        after: The tokens after the text.
+        query_lead: The white space that the tokenizer must see together with the query.
+        text_lead: The white space that the tokenizer must see together with the text.
     """
 
     before: tuple[int, ...] = ()
@@ -34,13 +34,13 @@ class PairLayout:
 
     @property
     def size(self) -> int:
-        """Number of tokens besides the query and the text."""
+        """The number of tokens besides the query and the text."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def check_query(self, query: Sequence[int], window: int) -> None:
-        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for a query that leaves too little of the window to texts.
+        """Raise InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) if the query leaves too little of the window for texts.
 
-        Half of the window is reserved for the text, and at least one token.
+        Half of the window, and at least one token, is reserved for the text.
         """
         limit = min(window // 2, window - self.size - 1)
         if len(query) > limit:
@@ -52,14 +52,14 @@ class PairLayout:
             )
 
     def join(self, query: Sequence[int], text: Sequence[int], window: int) -> list[int]:
-        """Return the sequence of a checked query and a text; a text that does not fit is truncated."""
+        """Return the sequence for a query and a text. The query was checked; a text that does not fit is truncated."""
         room = window - self.size - len(query)
         return [*self.before, *query, *self.between, *text[:room], *self.after]
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateParts:
-    """The fixed parts of a template around a query and a text, and the white space before each of the two."""
+    """The fixed parts of a template around a query and a text, with the white space before the query and the text."""
 
     fixed: tuple[str, str, str]
     query_lead: str
@@ -67,7 +67,7 @@ class TemplateParts:
 
 
 def split_template(template: str) -> TemplateParts | None:
-    """Return the parts of a template around {query} and {document}; None if it lacks either, or this order."""
+    """Return a template's parts around {query} and {document}, or None unless both occur in this order."""
     before, query, rest = template.partition("{query}")
     between, document, after = rest.partition("{document}")
     if not (query and document):
@@ -77,7 +77,7 @@ def split_template(template: str) -> TemplateParts | None:
 
 
 def pair_scores(rows: Vectors) -> list[float]:
-    """Return the score of each row; raises Internal (INFERENCE_ENGINE_ERROR) for a score that is not finite."""
+    """Return the score of each row. Raises Internal (INFERENCE_ENGINE_ERROR) if a score is not finite."""
     if not np.isfinite(rows).all():
         raise Internal("the model gave a score that is not a number", code=ErrorCode.INFERENCE_ENGINE_ERROR)
     return [float(score) for score in rows[:, 0]]

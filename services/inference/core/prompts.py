@@ -1,8 +1,8 @@
-"""Turns a conversation into the input of the model's chat template, whether or not that template knows tools.
+"""Turns a conversation into input for the model's chat template, whether or not the template supports tools.
 
 A rendered chat prompt is tokenized so that the template's own `<|im_end|>` is the control token. If a user's message
-contained those characters, it could end its turn and speak as the system. So `ControlTextGuard` hides the control texts
-of messages behind a marker while the template renders, and tokenizes them as plain characters afterwards.
+contained those characters, it could end its turn and speak as the system. Therefore, `ControlTextGuard` hides the
+control texts of messages behind a marker while the template renders. Afterwards, it tokenizes them as plain characters.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pagantic_common.grammar.json_schema import at_path
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
-# Characters for private use; the guard hides them too, so that no message has one.
+# These characters are for private use. The guard hides them too, so that no message can contain them.
 _OPEN, _CLOSE = "\ue000", "\ue001"
-PLACE = "\ue002"  # marks the place of text that is inserted after rendering
+PLACE = "\ue002"  # marks where text is inserted after rendering
 IMAGE_MARK = "\ue003"
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateInput:
-    """The messages and tools that a chat template renders, and the names of the tools that the model may call."""
+    """The messages and tools that a chat template renders, and the names of tools that the model may call."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -36,9 +36,9 @@ class TemplateInput:
 
 
 def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
-    """Return a conversation for a template; raises InvalidRequest if the tool choice needs a missing tool.
+    """Return the template's input for a conversation. Raises InvalidRequest if a tool of the tool choice is missing.
 
-    If the template knows no tools, the model may call a tool only if the decoder enforces the call.
+    If the template does not support tools, the model may call a tool only if the decoder enforces the call.
     """
     tools = shown_tools(prompt)
     names = tuple(tool.name for tool in tools)
@@ -50,7 +50,7 @@ def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
 
 
 def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return tools in the form of chat templates."""
+    """Return the tools in the form that chat templates expect."""
     return [
         {
             "type": "function",
@@ -65,7 +65,7 @@ def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages in the form of templates that know tools."""
+    """Return the messages in the form of templates that support tools."""
     rendered: list[dict[str, Any]] = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role.value, "content": _content(message)}
@@ -83,14 +83,17 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _content(message: Message) -> str | list[str | None]:
-    """Return the text of a message; a message with images gives a list of its texts, with None for each image."""
+    """Return the text of a message.
+
+    If the message has images, return a list of its texts with None for each image.
+    """
     if not message.images:
         return message.content
     return [part if isinstance(part, str) else None for part in split_content(message.content, message.images)]
 
 
 def with_image_marks(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages with text contents, and a mark for each image; the texts must contain no such mark."""
+    """Return messages whose contents are texts with a mark for each image. The texts must contain no such mark."""
     return [
         {**message, "content": "".join(IMAGE_MARK if part is None else part for part in content)}
         if isinstance(content := message["content"], list)
@@ -109,9 +112,9 @@ def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return messages for a template that knows no tools: calls and results become text.
+    """Return messages for a template that does not support tools, with calls and results written as text.
 
-    A system message describes `tools`; the decoder will enforce a call of one of them.
+    A system message describes `tools`. The decoder will enforce a call of one of them.
     """
     rendered = [_plain_message(message) for message in messages]
     if not tools:
@@ -141,7 +144,10 @@ def _describe(tools: Sequence[ToolDefinition]) -> str:
 
 
 def _outline(parameters_json: str) -> str:
-    """Return a parameter schema without bounds on strings: they confuse small models, and the decoder enforces them."""
+    """Return a parameter schema without bounds on strings.
+
+    The bounds confuse small models, and the decoder enforces them anyway.
+    """
     if not parameters_json:
         return ""
     schema = parse_json(parameters_json, is_rewritable=True)
@@ -165,7 +171,7 @@ def _arguments(call: ToolCall) -> Any:
 
 
 def offered_tools(tools: Sequence[ToolDefinition], choice: ToolChoice) -> tuple[ToolDefinition, ...]:
-    """Return the tools that the model may call; raises InvalidRequest if `choice` needs a missing tool."""
+    """Return the tools that the model may call. Raises InvalidRequest if a tool that `choice` needs is missing."""
     if choice.tool_name:
         named = tuple(tool for tool in tools if tool.name == choice.tool_name)
         if not named:
@@ -189,27 +195,27 @@ def shown_tools(prompt: ChatPrompt) -> tuple[ToolDefinition, ...]:
 
 
 def call_constraint(prompt: ChatPrompt) -> Constraint:
-    """Return the constraint of an enforced call; raises InvalidRequest if no tool can be called."""
+    """Return the constraint for an enforced call. Raises InvalidRequest if no tool can be called."""
     tools = offered_tools(prompt.tools, prompt.tool_choice)
     return Constraint(ConstraintKind.SCHEMA, call_schema(tools))
 
 
 def parameters_of(tool: ToolDefinition) -> Any:
-    """Return a tool's parameter schema; a tool without one takes any object."""
+    """Return a tool's parameter schema. A tool without a schema accepts any object."""
     if not tool.parameters_json:
         return {"type": "object"}
     return parse_json(tool.parameters_json, is_rewritable=True)
 
 
 def call_schema(tools: Sequence[ToolDefinition]) -> str:
-    """Return the JSON Schema, as text, of one call of one of `tools`; name comes before arguments."""
+    """Return the JSON Schema, as text, of a call of one of `tools`. The name comes before the arguments."""
     if len(tools) == 1:
         return dump_json(_variant(tools[0], ""))
     return dump_json({"anyOf": [_variant(tool, f"/anyOf/{index}") for index, tool in enumerate(tools)]})
 
 
 def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
-    """Return the schema of a call of one tool, for use at a path of a larger schema."""
+    """Return the schema for a call of one tool, for use at a path of a larger schema."""
     arguments = at_path(parameters_of(tool), f"{path}/properties/arguments")
     return {
         "type": "object",
@@ -220,7 +226,7 @@ def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
 
 
 class ControlTextGuard:
-    """Hides the control texts of one prompt; make a new guard for each prompt."""
+    """Hides the control texts of one prompt. Each prompt needs a new guard."""
 
     def __init__(self, control_texts: Iterable[str]) -> None:
         longest_first = sorted(set(control_texts), key=len, reverse=True)
@@ -240,7 +246,10 @@ class ControlTextGuard:
                 return value
 
     def split(self, rendered: str) -> list[tuple[str, bool]]:
-        """Return the pieces of a rendered prompt, in order, each with a flag: whether its control texts are tokens."""
+        """Return the pieces of a rendered prompt, in order.
+
+        The flag of a piece shows whether control texts in it become control tokens.
+        """
         pieces = re.split(f"{_OPEN}(\\d+){_CLOSE}", rendered)
         # Every second piece is the number of a hidden text.
         pieces[1::2] = [self._hidden[int(number)] for number in pieces[1::2]]
@@ -258,9 +267,10 @@ class SharedPrompts:
         self._prefixes = sorted({tuple(prefix) for prefix in prefixes}, key=len, reverse=True)
 
     def shared_length(self, tokens: Sequence[int]) -> int:
-        """Return the length of the longest declared prefix that a prompt begins with; 0 without any.
+        """Return the length of the longest declared prefix that a prompt begins with, or 0 if there is none.
 
-        A part of a declared prefix counts as 0, so that no tenant can guess a declared prompt token by token.
+        If a prompt begins with only a part of a declared prefix, the length is 0. So no tenant can guess a declared
+        prompt token by token.
         """
         matches = (prefix for prefix in self._prefixes if tuple(tokens[: len(prefix)]) == prefix)
         return len(next(matches, ()))

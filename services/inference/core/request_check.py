@@ -30,7 +30,7 @@ MAX_PREFIX_KEYS = 512
 
 
 def check_request(request: InferenceRequest) -> None:
-    """Raise InvalidRequest for a field out of its range."""
+    """Raise InvalidRequest if a field is out of its range."""
     if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
         raise InvalidRequest(f"top_logprobs is {request.top_logprobs}: it must be between 0 and {MAX_TOP_LOGPROBS}")
     if request.max_tokens < 0:
@@ -66,7 +66,7 @@ def _check_said(request: InferenceRequest) -> None:
 
 
 def check_prompt(prompt: Prompt) -> None:
-    """Raise InvalidRequest for a conversation with a malformed message or tool."""
+    """Raise InvalidRequest if a conversation has a malformed message or tool."""
     if not isinstance(prompt, ChatPrompt):
         return
     if not prompt.messages:
@@ -82,14 +82,14 @@ def check_prompt(prompt: Prompt) -> None:
 
 
 def check_scored(prompt: Prompt) -> None:
-    """Raise InvalidRequest for a prompt with images, which Score cannot read."""
+    """Raise InvalidRequest if the prompt has images, which Score cannot read."""
     check_prompt(prompt)
     if isinstance(prompt, ChatPrompt) and count_images(prompt.messages):
         raise InvalidRequest("Score reads text alone: leave the images out, or use Infer")
 
 
 def check_branches(prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], continuations: Sequence[str]) -> None:
-    """Raise InvalidRequest for branches beside continuations, or for a prompt that cannot have endings."""
+    """Raise InvalidRequest if there are both branches and continuations, or if the prompt cannot have endings."""
     if not branches:
         return
     if continuations:
@@ -103,7 +103,7 @@ def check_branches(prompt: ChatPrompt | str, branches: Sequence[ScoreBranch], co
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise InvalidRequest for a value out of its range."""
+    """Raise InvalidRequest if a value is out of its range."""
     for name in SAMPLING_RANGES:
         check_sampling_value(f"sampling.{name}", name, getattr(sampling, name))
     _check_bias(sampling.logit_bias)

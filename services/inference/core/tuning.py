@@ -1,15 +1,16 @@
 """Settings of an engine on a machine, chosen from measurements there and from its load, with the reasons.
 
 Theory of operation. A measurement is a series of rounds. Each round measures every candidate once, so that a
-disturbance affects all of them. A round counts if the machine was quiet; rounds are combined if they agree. A candidate
-replaces a default only if it leads by more than the noise.
+disturbance affects all candidates. A round counts if the machine was quiet. Rounds are combined if they agree. A
+candidate replaces a default only if its lead exceeds the noise.
 
-Flash attention on a CPU visits the cells that a row attends to, row by row. Without it, blocks of rows are multiplied
-with all cells in use. So flash attention is faster where sequences share little, and slower for shared prefixes and for
-prompts. Steps are therefore measured by kind (`StepKind`), and `follow` weighs the kinds by the recent load.
+Flash attention on a CPU visits the cells that a row attends to, row by row. Without flash attention, blocks of rows are
+multiplied with all cells in use. So flash attention is faster where sequences share little, and slower for shared
+prefixes and for prompts. Therefore, steps are measured by kind (`StepKind`), and `follow` weighs the kinds by the
+recent load.
 
-Threads that spin long meet sooner at the barriers of a step. Beside another busy process, a spinning thread takes the
-core from the thread that it waits for; `SpinRule` decides between long and short spinning.
+Threads that spin for a long time meet sooner at the barriers of a step. However, if another process is busy, a spinning
+thread takes the core from the thread that it waits for. `SpinRule` decides between long and short spinning.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ StepTimes = tuple[float, ...]  # by StepKind
 
 _PROMPT_TOKENS = 33  # more tokens of one sequence than any draft has
 _APART_SHARE = 1 / 3  # in a step of kind APART, a row attends to at most this share of the cells in use
-_MEMORY_S = 120.0  # beyond so many seconds of steps, all earlier seconds count half
-_ENOUGH_S = 20.0  # a shorter load decides nothing
-CLOSE = 1.08  # measurements within this factor are equal: noise is as large
-SPREAD = 0.15  # largest distance of a round from the median of all, as a share of the median
+_MEMORY_S = 120.0  # beyond this many seconds of steps, all earlier seconds count half
+_ENOUGH_S = 20.0  # a shorter load is ignored
+CLOSE = 1.08  # measurements within this factor count as equal, because the noise is as large
+SPREAD = 0.15  # largest distance of a round from the median of all rounds, as a share of the median
 MIN_ROUNDS = 3
 MAX_ROUNDS = 9
-BUSY_CORES = 0.2  # load by other processes, beyond the cores that the engine leaves free
+BUSY_CORES = 0.2  # load by other processes in excess of the cores that the engine leaves free
 DEFAULT_SPIN_COUNT = 1000
 DEFAULT_STEP_TOKENS = 64
 GPU_STEP_TOKENS = 512
@@ -41,7 +42,7 @@ QUIET_READINGS = 2
 
 
 class StepKind(IntEnum):
-    """Kinds of steps by the cost of their attention."""
+    """The kinds of steps, which differ in the cost of their attention."""
 
     ALONE = 0  # one sequence
     APART = 1  # sequences that share little
@@ -54,7 +55,7 @@ def kind_of(parts: Sequence[tuple[int, int]], used_cells: int) -> StepKind:
 
     Args:
         parts: For each sequence, the number of its earlier tokens and the number of tokens that the step computes.
-        used_cells: Cells in use after the step.
+        used_cells: The number of cells in use after the step.
     """
     if len(parts) == 1:
         return StepKind.PROMPT if parts[0][1] >= _PROMPT_TOKENS else StepKind.ALONE
@@ -67,18 +68,18 @@ def kind_of(parts: Sequence[tuple[int, int]], used_cells: int) -> StepKind:
 
 
 class StepLoad:
-    """Seconds of recent steps, by kind."""
+    """The durations of recent steps in seconds, by kind of step."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(StepKind, 0.0)
 
     @property
     def seconds(self) -> StepTimes:
-        """Seconds by kind of step."""
+        """The seconds of recent steps, by kind of step."""
         return tuple(self._seconds.values())
 
     def add(self, parts: Sequence[tuple[int, int]], used_cells: int, seconds: float) -> None:
-        """Count a step; see `kind_of`. A step without parts counts nothing."""
+        """Add a step to the load, by the kind that `kind_of` returns. A step without parts is ignored."""
         if not parts:
             return
         self._seconds[kind_of(parts, used_cells)] += seconds
@@ -87,12 +88,14 @@ class StepLoad:
 
 
 def relative_time(spent_s: StepTimes, current_ms: StepTimes, other_ms: StepTimes) -> float:
-    """Return the predicted time of a load with the other attention, divided by its actual time; 1 for a short load.
+    """Return the predicted time of a load with the other attention, divided by its actual time.
+
+    Returns 1 for a short load.
 
     Args:
-        spent_s: Actual seconds of the load.
-        current_ms: Measured times of a step with the current attention.
-        other_ms: Measured times of a step with the other attention.
+        spent_s: The actual seconds of the load.
+        current_ms: The measured times of a step with the current attention.
+        other_ms: The measured times of a step with the other attention.
     """
     total_s = sum(spent_s)
     if total_s < _ENOUGH_S:
@@ -103,12 +106,12 @@ def relative_time(spent_s: StepTimes, current_ms: StepTimes, other_ms: StepTimes
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measured values: milliseconds of steps, tokens per second of prompts.
+    """Measured values: milliseconds per step, and tokens per second of prompts.
 
     Args:
-        threads_ms: A step of 8 sequences, by number of threads.
-        flash_ms: A step of each kind (`StepKind`), by flash attention.
-        prompt_rates: Prompts, by flash attention and by tokens in a step.
+        threads_ms: The time of a step of 8 sequences, by number of threads.
+        flash_ms: The time of a step of each kind (`StepKind`), by flash attention.
+        prompt_rates: The speed of prompts, by flash attention and by number of tokens in a step.
     """
 
     threads_ms: Mapping[int, float]
@@ -116,7 +119,7 @@ class Measurements:
     prompt_rates: Mapping[bool, Mapping[int, float]]
 
     def values(self) -> dict[tuple[str, int, int], float]:
-        """Return every value by its name."""
+        """Return every measured value by its name."""
         flash = {("flash", int(is_on), at): ms for is_on, row in self.flash_ms.items() for at, ms in enumerate(row)}
         threads = {("threads", count, 0): ms for count, ms in self.threads_ms.items()}
         rates = {
@@ -127,7 +130,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Every candidate measured once; the cores that other processes used meanwhile; and the spare cores."""
+    """A measurement of every candidate, with the cores that other processes used meanwhile and the spare cores."""
 
     measured: Measurements
     others_cores: float = 0.0
@@ -135,13 +138,13 @@ class Round:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether other processes left the cores that the engine wants."""
+        """Whether other processes left enough cores for the engine."""
         return self.others_cores <= self.spare_cores + BUSY_CORES
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One setting, its value and the reason for it."""
+    """A setting, its value and the reason for the value."""
 
     name: str
     value: str
@@ -150,7 +153,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Measurements with or without flash attention: a step of each kind, and the best step size for prompts."""
+    """Measurements with or without flash attention: the time of each kind of step, and the best prompt step size."""
 
     step_ms: StepTimes
     step_tokens: int
@@ -158,9 +161,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Settings of an engine, with the reasons and the time of the measurement; the time is empty without measurements.
+    """Settings of an engine, with the reasons and the time of the measurement.
 
-    `ways` has two items, measured without and with flash attention; it is empty without measurements.
+    The time is empty without measurements. `ways` has two items, measured without and with flash attention, or is empty
+    without measurements.
     """
 
     threads: int
@@ -178,7 +182,7 @@ _SPIN_REASON = "100 times as many while other processes leave the cores alone"
 
 
 def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:
-    """Return the tuning without measurements; `threads` is the number of cores."""
+    """Return the tuning without measurements. `threads` is the number of cores."""
     tuning = Tuning(threads)
     device, step_reason = "CPU", "short steps, so that a cancel and a new request do not wait"
     if is_on_gpu:
@@ -194,13 +198,13 @@ def untuned(threads: int, *, is_on_gpu: bool = False) -> Tuning:
 
 
 def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
-    """Return a tuning with the `given` values in place of measured ones."""
+    """Return a tuning in which the `given` values replace the measured values."""
     reasons = {choice.name: choice.reason for choice in tuning.choices}
     return _explained(replace(tuning, **given), {**reasons, **dict.fromkeys(given, "set")})
 
 
 def agreed(rounds: Sequence[Round]) -> Measurements | None:
-    """Return the medians of the quiet rounds that agree; None if they are too few or a minority."""
+    """Return the medians of the quiet rounds that agree, or None if these rounds are too few or a minority."""
     quiet = [measured_round.measured for measured_round in rounds if measured_round.is_quiet]
     if len(quiet) < MIN_ROUNDS:
         return None
@@ -212,14 +216,17 @@ def agreed(rounds: Sequence[Round]) -> Measurements | None:
 
 
 def may_measure(spent_s: float, idle_s: float) -> bool:
-    """Return whether one more measurement may begin; all measurements together get a small share of the idle time."""
+    """Return whether another measurement may begin.
+
+    All measurements together get a small share of the idle time.
+    """
     return spent_s <= FREE_S + IDLE_SHARE * idle_s
 
 
 def choose(measured: Measurements, defaults: Tuning) -> Tuning:
-    """Return the clearly faster values, else the defaults; of equally fast step sizes the smallest.
+    """Return the clearly faster values, or else the defaults. Of equally fast step sizes, the smallest is chosen.
 
-    Small steps win because cancellations and new requests wait for the end of a step.
+    Small steps are better because cancellations and new requests wait for the end of a step.
     """
     is_on = _choose_flash(measured.flash_ms, defaults.flash_attention)
     ways = tuple(
@@ -248,7 +255,10 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
 
 
 def follow(tuning: Tuning, spent_s: StepTimes) -> Tuning:
-    """Return a measured tuning with the clearly faster attention for a load of `spent_s` seconds by kind of step."""
+    """Return a measured tuning with the attention that is clearly faster for a load.
+
+    `spent_s` are the seconds of the load by kind of step.
+    """
     if not tuning.ways:
         return tuning
     is_on = tuning.flash_attention
@@ -287,7 +297,7 @@ def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
 
 
 def _choose_flash(flash_ms: Mapping[bool, tuple[float, ...]], default: bool) -> bool:
-    """Return the other value only if it is clearly faster in total, and in no kind clearly slower."""
+    """Return the other value only if it is clearly faster in total and not clearly slower for any kind."""
     other, usual = flash_ms[not default], flash_ms[default]
     loses = any(theirs > ours * CLOSE for theirs, ours in zip(other, usual, strict=True))
     if loses or sum(other) * CLOSE >= sum(usual):
@@ -312,15 +322,15 @@ def _listed(values: Mapping[int, float], unit: str) -> str:
 
 
 class SpinRule:
-    """Follows the load of other processes: at once if it rises, after QUIET_READINGS readings if it falls."""
+    """Follows the load of other processes: at once if it rises, and after QUIET_READINGS readings if it falls."""
 
     def __init__(self) -> None:
         self._quiet_readings = 0
 
     def is_long(self, busy_cores: float) -> bool:
-        """Take a reading and return whether threads spin long from now on.
+        """Record a reading and return whether threads should spin long from now on.
 
-        `busy_cores` are the cores that other processes used, minus the cores that the engine leaves free.
+        `busy_cores` is the number of cores that other processes used, minus the number that the engine leaves free.
         """
         self._quiet_readings += 1
         if busy_cores > BUSY_CORES:

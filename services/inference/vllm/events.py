@@ -1,4 +1,4 @@
-"""Encodes changes of cached blocks, and the load, as the batches of `SubscribeKvEvents`."""
+"""Encodes changes of cached blocks and the load as the batches of `SubscribeKvEvents`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from smg_grpc_proto.generated import common_pb2 as pb
 from services.inference.app.block_events import BlockEvents, BlockReport, EngineState
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_BATCH_BLOCKS, Batch, CachedBlock
 
-_EVENTS = 2 * MAX_BATCH_BLOCKS  # more than a batch has
+_EVENTS = 2 * MAX_BATCH_BLOCKS  # more events than a batch has
 
 
 class KvEvents:
-    """The events of the default model's cache."""
+    """Streams the events of the default model's cache."""
 
     def __init__(self, events: BlockEvents) -> None:
         self._events = events
 
     async def batches(self, sequence: int) -> AsyncGenerator[pb.KvEventBatch, None]:
-        """Yield the batches from a sequence number on; raises Overloaded for too many subscribers."""
+        """Yield the batches from a sequence number on. Raises Overloaded if there are too many subscribers."""
         encoder = BatchEncoder()
         async with aclosing(self._events.reports(sequence)) as reports:
             async for report in reports:
@@ -28,13 +28,13 @@ class KvEvents:
 
 
 class BatchEncoder:
-    """Encodes the reports of one stream, in their order."""
+    """Encodes the reports of one stream, in order."""
 
     def __init__(self) -> None:
         self._sample = 0
 
     def encode(self, report: BlockReport) -> pb.KvEventBatch:
-        """Return the batch of a report; without changes it has only the load."""
+        """Return the batch for a report. If the report has no changes, the batch has only the load."""
         self._sample += 1
         load = _load_to_proto(report, self._sample)
         if report.batch is None:
@@ -50,7 +50,7 @@ class BatchEncoder:
 
 
 def _numbered(batch: Batch) -> Iterator[pb.KvCacheEvent]:
-    """Yield the events of a batch; events of a snapshot have no numbers."""
+    """Yield the events of a batch. The events of a snapshot have no numbers."""
     for index, event in enumerate(_events(batch)):
         if batch.snapshot is None:
             event.event_id = batch.sequence * _EVENTS + index
@@ -70,7 +70,7 @@ def _events(batch: Batch) -> Iterator[pb.KvCacheEvent]:
 
 
 def _chains(blocks: Sequence[CachedBlock]) -> Iterator[list[CachedBlock]]:
-    """Yield runs of blocks; in a run, each block is the parent of the next."""
+    """Yield runs of blocks. In a run, each block is the parent of the next block."""
     chain: list[CachedBlock] = []
     for block in blocks:
         if chain and block.parent != chain[-1].number:

@@ -1,4 +1,4 @@
-"""Decodes the requests of `vllm.grpc.engine`, and refuses unsupported fields by name."""
+"""Decodes the requests of `vllm.grpc.engine`. Rejects unsupported fields by name."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _ANY_OBJECT = Constraint(ConstraintKind.SCHEMA, '{"type":"object"}')
 
 
 def request_from_proto(request: pb.GenerateRequest) -> InferenceRequest:
-    """Decode a request; its deltas will have tokens.
+    """Decode a request, whose deltas will include tokens.
 
-    Raises InvalidRequest without a prompt, for an unsupported field, and (CONSTRAINT_GRAMMAR_INVALID) for an empty
-    choice. Fields for the gateway's detokenization have no effect, because the answer is tokens.
+    Raises InvalidRequest if there is no prompt or a field is not supported, and InvalidRequest
+    (CONSTRAINT_GRAMMAR_INVALID) for an empty choice. Fields for the gateway's detokenization have no effect, because
+    the answer consists of tokens.
     """
     params = request.sampling_params
     _refuse_fields(request, _UNSUPPORTED, "")
@@ -71,7 +72,10 @@ def _prompt_of(request: pb.GenerateRequest) -> Prompt:
 
 
 def _sampling_of(params: pb.SamplingParams) -> Sampling:
-    """Decode sampling; zero is unset for the fields where vLLM treats it so, and gets vLLM's default."""
+    """Decode the sampling parameters.
+
+    In fields where vLLM treats zero as unset, zero selects vLLM's default.
+    """
     temperature = value_if_set(params, "temperature")
     if temperature is None:
         temperature = 1.0

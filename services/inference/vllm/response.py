@@ -1,4 +1,4 @@
-"""Encodes the events of an inference as the responses of `vllm.grpc.engine`, and models and their load."""
+"""Encodes the events of an inference, the models and their load as responses of `vllm.grpc.engine`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Answer:
 
 
 class ResponseEncoder:
-    """Encodes the events of one inference, in their order.
+    """Encodes the events of one inference, in order.
 
     Args:
-        candidate_count: Number of candidates.
-        streams: Whether tokens are sent as they arrive. The last message of a candidate always has all tokens, and
-            without streaming all log-probabilities.
+        candidate_count: The number of candidates.
+        streams: Whether tokens are sent as they arrive. The last message of a candidate always has all its tokens.
+            Without streaming, it also has all its log-probabilities.
     """
 
     def __init__(self, *, candidate_count: int, streams: bool) -> None:

@@ -1,4 +1,4 @@
-"""The running requests by their callers' ids, so that a caller can abort its own requests."""
+"""The running requests by their callers' ids, so that each caller can abort its own requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunningRequest:
         self._limit: asyncio.Timeout | None = None
 
     def abort(self) -> None:
-        """End the events, and cancel the wait for the next event."""
+        """End the events and cancel the wait for the next event."""
         if self.is_aborted:
             return
         self.is_aborted = True
@@ -30,7 +30,7 @@ class RunningRequest:
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def next_of(self, events: AsyncGenerator[Event, None]) -> Event | None:
-        """Return the next event; None at the end, and once the request is aborted."""
+        """Return the next event, or None at the end or once the request is aborted."""
         if self.is_aborted:
             return None
         try:
@@ -45,7 +45,7 @@ class RunningRequest:
 
 
 class RunningRequests:
-    """The running requests of all callers; a caller can only abort requests of its own tenant."""
+    """The running requests of all callers. A caller can abort only requests of its own tenant."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str], RunningRequest] = {}
@@ -57,7 +57,7 @@ class RunningRequests:
     def running(self, request_id: str) -> Iterator[RunningRequest]:
         """Register a request of the current caller inside the block.
 
-        Raises InvalidRequest for an empty or too long id, and Conflict for the id of a running request.
+        Raises InvalidRequest if the id is empty or too long, and Conflict if a running request has the same id.
         """
         if not 0 < len(request_id.encode()) <= MAX_ID_BYTES:
             raise InvalidRequest(
@@ -73,9 +73,9 @@ class RunningRequests:
             del self._requests[key]
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Abort requests of the current caller; ignores unknown ids, because their requests may have ended.
+        """Abort requests of the current caller. Unknown ids are ignored, because their requests may have ended.
 
-        Raises InvalidRequest for too many ids.
+        Raises InvalidRequest if there are too many ids.
         """
         if len(request_ids) > MAX_ABORTED:
             raise InvalidRequest(f"request_ids has {len(request_ids)} ids: send at most {MAX_ABORTED}")

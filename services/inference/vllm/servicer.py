@@ -1,4 +1,7 @@
-"""VllmEngine over the app: the same engine, limits and callers as InferenceService has, with tokens as the answer."""
+"""Implements VllmEngine over the app, with the same engine, limits and callers as InferenceService.
+
+The answers consist of tokens.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +60,15 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class VllmEngineServicer:
-    """The rpcs of vLLM's engine over the default model; the package smg-grpc-proto documents each.
+    """Implements the RPCs of vLLM's engine over the default model. The package smg-grpc-proto documents each RPC.
 
     Args:
         models: The models of this service.
-        clock: Time for the age of the service.
-        tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them; empty is none.
-        events: The events of the cache, for callers that choose among replicas; None refuses them.
+        clock: The clock for the age of the service.
+        tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them. It is empty if
+            there are no files.
+        events: The events of the cache, for callers that choose among replicas. With None, requests for events are
+            rejected.
     """
 
     def __init__(
@@ -146,7 +151,7 @@ class VllmEngineServicer:
                 "GetLoads and route by the prefixes that were sent"
             )
         async with self._models.use("") as served:
-            served.generates()  # raises for a remote default model: its cache is unknown here
+            served.generates()  # raises if the default model is remote, because its cache is unknown here
         async with aclosing(self._events.batches(request.start_sequence_number)) as batches:
             async for batch in batches:
                 yield batch
@@ -180,7 +185,7 @@ class VllmEngineServicer:
 
     @asynccontextmanager
     async def _generation(self) -> AsyncIterator[Generation]:
-        """Use the default model inside the block; raises InvalidRequest (CONFIG_NO_ENGINE) if it is remote."""
+        """Use the default model inside the block. Raises InvalidRequest (CONFIG_NO_ENGINE) if it is remote."""
         async with self._models.use("") as served:
             yield served.generates()
 
@@ -188,7 +193,7 @@ class VllmEngineServicer:
 async def _responses(
     generation: Generation, request: InferenceRequest, running: RunningRequest, *, streams: bool
 ) -> AsyncGenerator[pb.GenerateResponse, None]:
-    """Yield the responses of one request, including the last responses after an abort."""
+    """Yield the responses to one request, including the last responses after an abort."""
     generation.check_candidate_count(request.candidate_count)
     encoder = ResponseEncoder(candidate_count=request.candidate_count, streams=streams)
     async with aclosing(generation.infer(request)) as events:
@@ -203,9 +208,9 @@ async def _responses(
 def make_registration(
     models: Models, watch: ReplicaWatch, guard: Guard, *, tokenizer_folder: str, has_events: bool
 ) -> Registration:
-    """Return the registration; it serves the tokenizer in `tokenizer_folder` and, with `has_events`, cache events.
+    """Return the registration, which serves the tokenizer in `tokenizer_folder`.
 
-    Raises InvalidRequest for a tokenizer that cannot be served.
+    With `has_events`, it also serves cache events. Raises InvalidRequest if the tokenizer cannot be served.
     """
     clock = SystemClock()
     bundle = b""

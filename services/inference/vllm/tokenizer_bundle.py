@@ -1,4 +1,4 @@
-"""Packs the files of a model's tokenizer for gateways that tokenize."""
+"""Packs the files of a model's tokenizer for gateways that tokenize prompts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SETTING = "PAGANTIC_INFERENCE_VLLM_TOKENIZER_FOLDER"
 
 
 def bundle_tokenizer(folder: Path) -> bytes:
-    """Return a zip archive of the tokenizer's files in a folder; the same files give the same bytes.
+    """Return a zip archive of the tokenizer's files in a folder. The same files always produce the same bytes.
 
-    Raises InvalidRequest for a folder without tokenizer.json, and for an unreadable or too large file.
+    Raises InvalidRequest if the folder has no tokenizer.json, or if a file is unreadable or too large.
     """
     if not (folder / TOKENIZER).is_file():
         raise InvalidRequest(f"{_SETTING} is {str(folder)!r}, which has no {TOKENIZER}: name the folder of one")
@@ -37,13 +37,13 @@ def bundle_tokenizer(folder: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in (TOKENIZER, *_OTHERS):
             if (folder / name).is_file():
-                # Without dates, the archive is the same each time.
+                # Without dates, the archive is always the same.
                 archive.writestr(zipfile.ZipInfo(name), _read(folder / name), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
 def chunks_of(bundle: bytes) -> Iterator[common_pb2.GetTokenizerChunk]:
-    """Yield the pieces of a non-empty bundle; the last piece has the SHA-256 of the bundle."""
+    """Yield the pieces of a non-empty bundle. The last piece has the SHA-256 of the bundle."""
     for start in range(0, len(bundle), _CHUNK_BYTES):
         end = start + _CHUNK_BYTES
         sha256 = ""

@@ -1,4 +1,4 @@
-"""The models of MODEL_PATH and MODELS: their files, their specs, and how each is loaded with the current tuning."""
+"""The models of MODEL_PATH and MODELS, with their files and specs, and how each is loaded with the current tuning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from services.inference.ports import TextEmbedder
 from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.text_generation import AllWorkers, load_generation
 
-IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens may be shared
+IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens can still be shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class ModelFiles:
     """The files of a model.
 
     Attributes:
-        given: The file of the settings, which may have an expected hash.
-        loaded: The file that the engine loads: the given file, or a conversion of it.
-        projector: The file of the image encoder, if the model has an encoder.
+        given: The configured file, which may have an expected hash.
+        loaded: The file that the engine loads, which is the given file or a conversion of it.
+        projector: The file of the image encoder, if the model has an image encoder.
         draft: The file of the draft model, if the model has a draft model.
     """
 
@@ -55,12 +55,12 @@ class ModelFiles:
 
     @property
     def from_settings(self) -> list[Path]:
-        """The files that the settings name."""
+        """The configured files of the model."""
         return [path for path in (self.given, self.projector, self.draft) if path is not None]
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes of the loaded files.
+        """The total number of bytes in the loaded files.
 
         Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file of the draft model is missing.
         """
@@ -73,7 +73,7 @@ class ModelFiles:
 
 
 def files_of(settings: InferenceSettings, own: Path | None) -> dict[str, ModelFiles]:
-    """Return the files by alias: first `own`, the file of MODEL_PATH, then the files of MODELS in their order.
+    """Return the files by alias: first `own`, the file of MODEL_PATH, then the files of MODELS in order.
 
     Raises InvalidRequest if MODEL_SHA256 names another alias.
     """
@@ -93,7 +93,7 @@ def files_of(settings: InferenceSettings, own: Path | None) -> dict[str, ModelFi
 async def load_pooled(
     path: Path, info: ModelInfo, settings: InferenceSettings, options: EmbedderOptions
 ) -> Embedding | PairScoring:
-    """Load an embedding model or a cross-encoder, with its own batch loop."""
+    """Load an embedding model or a cross-encoder with a separate batch loop."""
     if pairs.CAPABILITY in info.capabilities:
         cross_encoder = await asyncio.to_thread(LlamaCppCrossEncoder, path, info, options)
         return PairScoring(_loop_of(cross_encoder, settings), cross_encoder.pair_layout)
@@ -110,15 +110,16 @@ class ModelLoader:
 
     Args:
         settings: The settings of the models.
-        own: The file of MODEL_PATH; None without such a model.
-        workers: Try constraints, and decode images.
-        storage_of: Returns the prefix storage of a model by the digest of its files; None stores no prefixes.
-        convert: Returns the file to load for a text model in `own`, whose hash was checked; None loads `own`.
+        own: The file of MODEL_PATH, or None if there is no such model.
+        workers: The workers that try constraints and decode images.
+        storage_of: Returns the prefix storage of a model by the digest of its files. With None, no prefixes are stored.
+        convert: Returns the file to load for a text model in `own`, whose hash was checked. With None, `own` itself is
+            loaded.
 
     Attributes:
-        specs: The models of MODEL_PATH and MODELS, in this order.
-        own_file: The file that the engine loads for MODEL_PATH; None without such a model.
-        bundled: The bundled embedding model, if it is served.
+        specs: The specs of the models of MODEL_PATH and MODELS, in this order.
+        own_file: The file that the engine loads for MODEL_PATH, or None if there is no such model.
+        bundled: The spec of the bundled embedding model, if it is served.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class ModelLoader:
 
     @property
     def given_files(self) -> list[Path]:
-        """All model files that the settings name."""
+        """All configured model files."""
         return [path for files in self._files.values() for path in files.from_settings]
 
     def _describe(self, alias: str) -> ModelSpec:
@@ -160,7 +161,7 @@ class ModelLoader:
         return ModelSpec(info, files.size_bytes)
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
-        """Load models with this tuning from now on."""
+        """Use this tuning for models that are loaded from now on."""
         settings = self._settings
         self._options = EngineOptions(
             context_tokens=settings.context_tokens,
@@ -176,7 +177,7 @@ class ModelLoader:
         )
 
     def disable_extra_bufts(self) -> None:
-        """Load models without the engine's extra buffer types from now on."""
+        """Disable the engine's extra buffer types for models that are loaded from now on."""
         self._options = replace(self._options, use_extra_bufts=False)
 
     def _check_digest(self, alias: str) -> None:
@@ -190,7 +191,7 @@ class ModelLoader:
         return self._files[alias].loaded
 
     async def load(self, spec: ModelSpec) -> ServedModel:
-        """Load a model; checks the hash of its file again."""
+        """Load a model after checking the hash of its file again."""
         path = await asyncio.to_thread(self._file_of, spec.info.name)
         if embedder_kind(spec.info):
             options = EmbedderOptions.like(self._options)

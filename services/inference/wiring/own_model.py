@@ -1,4 +1,4 @@
-"""The model of MODEL_PATH: its weights, its first load with a trial of the engine, and its tuning."""
+"""The model of MODEL_PATH: its weights, its first load with a check of the engine, and its tuning."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ log = get_logger(__name__)
 def own_weights(settings: InferenceSettings, own: Path) -> Path:
     """Return the file to load for a model that generates text.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) if WEIGHTS is q8_0 and the conversion fails. With WEIGHTS auto a failed
-    conversion leaves the given file.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if WEIGHTS is q8_0 and the conversion fails. If WEIGHTS is auto and the
+    conversion fails, the given file is returned.
     """
     is_bundled = not settings.model_path
     is_automatic = settings.weights == AUTO and is_bundled and settings.gpu_layers == 0 and not uses_amx()
@@ -45,7 +45,10 @@ def own_weights(settings: InferenceSettings, own: Path) -> Path:
 
 
 async def load_default(models: Models, loader: ModelLoader, file: TuningFile, *, is_checked: bool) -> None:
-    """Load the loader's first model; with `is_checked`, a child process tries the engine on this CPU meanwhile."""
+    """Load the loader's first model.
+
+    With `is_checked`, a child process checks the engine on this CPU meanwhile.
+    """
     alias = loader.specs[0].info.name
     size_mb = round(loader.specs[0].memory_bytes / 1e6)
     log.info("loading model", model=file.machine.model_path.name, size_mb=size_mb)
@@ -65,7 +68,7 @@ async def _load_and_check(models: Models, loader: ModelLoader, file: TuningFile)
         if not checking.done():
             log.info("trying the engine on this CPU")
         if not await checking:
-            await models.close()  # before the model decodes anything
+            await models.close()  # reload before the model decodes anything
             file.use_extra_bufts = False
             loader.disable_extra_bufts()
             await _load(models, alias)
@@ -84,7 +87,10 @@ async def _load(models: Models, alias: str) -> None:
 async def open_tuner(
     settings: InferenceSettings, own: Path, models: Models, loader: ModelLoader
 ) -> AsyncIterator[Tuner]:
-    """Load the model of MODEL_PATH with its stored tuning, and yield its tuner; it measures while the service runs."""
+    """Load the model of MODEL_PATH with its stored tuning, and yield its tuner.
+
+    The tuner measures while the service runs.
+    """
     file = TuningFile(Machine(own, settings.gpu_layers, settings.cache_type), tuning_folder())
     stored = await asyncio.to_thread(file.load)
     measured = None
@@ -106,7 +112,7 @@ async def open_tuner(
 def _make_tuner(
     settings: InferenceSettings, file: TuningFile, measured: Tuning | None, models: Models, loader: ModelLoader
 ) -> Tuner:
-    """Return the tuner of the model of MODEL_PATH; `measured` is the tuning of an earlier start."""
+    """Return the tuner for the model of MODEL_PATH. `measured` is the tuning of an earlier start."""
     given = settings.given_tuning()
     prober: ChildProber | None = ChildProber(file.machine, lambda: file.use_extra_bufts)
     if note := _why_not_measured(settings, loader.specs[0].info.capabilities, given):
@@ -138,7 +144,7 @@ def _make_tuner(
 
 
 async def _run_tuner(tuner: Tuner) -> None:
-    """Measure until cancelled; an error ends only the measuring, not the service."""
+    """Measure until cancelled. An error ends only the measurement, not the service."""
     try:
         await tuner.run()
     except Exception:

@@ -1,6 +1,6 @@
 """The models of other engines, routes over models, and the table of all models of the service.
 
-Nothing that this module imports loads llama.cpp.
+No import of this module loads llama.cpp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHAT = "chat"
 
 
 def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:
-    """Return the description of a remote model from its settings; nothing is sent to its engine."""
+    """Return the description of a remote model from its settings. Nothing is sent to the model's engine."""
     capabilities = TEXT_CAPABILITIES if settings.serves == "text" else EMBEDDING_CAPABILITIES
     if settings.takes_images:
         capabilities = (*capabilities, IMAGES)
@@ -41,9 +41,9 @@ def describe_remote(alias: str, settings: RemoteSettings) -> ModelInfo:
 
 
 def open_remote(alias: str, settings: InferenceSettings) -> Workload:
-    """Return a remote model; its first use opens a connection.
+    """Return the workload of a remote model. Its first use opens a connection.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) for a missing key or a missing file of authorities.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the key or the file of authorities is missing.
     """
     remote = settings.remotes[alias]
     info = describe_remote(alias, remote)
@@ -62,7 +62,7 @@ def open_remote(alias: str, settings: InferenceSettings) -> Workload:
 
 
 def endpoint_of(alias: str, settings: RemoteSettings) -> Endpoint:
-    """Return the address and the key of an engine; raises PreconditionFailed (CONFIG_NO_ENGINE) for a missing key."""
+    """Return the address and key of an engine. Raises PreconditionFailed (CONFIG_NO_ENGINE) if the key is missing."""
     key, name = "", "api_key_env or api_key_file of the alias"
     if settings.api_key_env:
         name = f"the environment variable {settings.api_key_env}"
@@ -98,7 +98,7 @@ class RemoteModels:
         local: The models that are decoded here.
 
     Attributes:
-        specs: Specs of the remote models, then of the routes, each in the order of the settings.
+        specs: The specs of the remote models, then of the routes, each in the configured order.
     """
 
     def __init__(self, settings: InferenceSettings, local: Iterable[ModelInfo]) -> None:
@@ -110,7 +110,7 @@ class RemoteModels:
                     f"alias {alias!r} of REMOTES or ROUTES is the alias of a local model: rename one of them"
                 )
         for alias, remote in settings.remotes.items():
-            endpoint_of(alias, remote)  # fail at the start, not at the first request
+            endpoint_of(alias, remote)  # fail at the start of the service, not at the first request
             models[alias] = describe_remote(alias, remote)
         routes = [describe_route(alias, route, models) for alias, route in settings.routes.items()]
         self.specs = [ModelSpec(models[alias], 0) for alias in settings.remotes]
@@ -121,7 +121,7 @@ class RemoteModels:
         return alias in self._settings.remotes or alias in self._settings.routes
 
     def connect(self, info: ModelInfo, use: Use) -> ServedModel:
-        """Return a model that is ready to work; `use` opens the models of a route."""
+        """Return a model that is ready to serve requests. `use` opens the models of a route."""
         route = self._settings.routes.get(info.name)
         if route is None:
             return ServedModel(info, open_remote(info.name, self._settings))
@@ -134,9 +134,9 @@ class RemoteModels:
 
 
 def describe_route(alias: str, route: RouteSettings, models: Mapping[str, ModelInfo]) -> ModelInfo:
-    """Describe a route: the capabilities that all its models share, and their smallest window.
+    """Return the description of a route, with the capabilities that all its models share and their smallest window.
 
-    Raises InvalidRequest for an unknown model, another route, or a model that takes no conversations.
+    Raises InvalidRequest if a model is unknown, is another route, or does not accept conversations.
     """
     if len(set(route.models)) < len(route.models):
         raise InvalidRequest(f"route {alias!r} names a model twice")
@@ -161,18 +161,21 @@ class LocalModels(Protocol):
 
     @property
     def specs(self) -> Sequence[ModelSpec]:
-        """The models of the settings, in their order."""
+        """The specs of the configured models, in order."""
 
     @property
     def bundled(self) -> Sequence[ModelSpec]:
-        """The bundled embedding model, if it is served."""
+        """The spec of the bundled embedding model, if it is served."""
 
     async def load(self, spec: ModelSpec) -> ServedModel:
-        """Load a model."""
+        """Load a model in the running system."""
 
 
 def make_models(settings: InferenceSettings, local: LocalModels) -> Models:
-    """Return the table of all models, unloaded; raises InvalidRequest without any model, or for an unknown default."""
+    """Return the table of all models, without loading any of them.
+
+    Raises InvalidRequest if there are no models or the default model is unknown.
+    """
     remote = RemoteModels(settings, [spec.info for spec in local.specs])
     specs = [*local.specs, *remote.specs, *local.bundled]
     if not specs:

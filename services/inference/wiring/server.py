@@ -1,6 +1,6 @@
-"""The parts of the server that need no engine: its registrations, its metrics, and a service of remote models alone.
+"""The parts of the server that need no engine: registrations, metrics, and a service with only remote models.
 
-Nothing that this module imports loads llama.cpp.
+No import of this module loads llama.cpp.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ log = get_logger(__name__)
 
 
 def report_load(models: Models) -> None:
-    """Add the gauges and counters; a collection reads the load."""
+    """Add the gauges and counters, which read the load at each collection."""
     for name, description, attribute in _GAUGES:
         add_gauge(name, description, partial(_read_load, models, attribute))
     for name, description, attribute in _COUNTERS:
@@ -84,7 +84,7 @@ def report_load(models: Models) -> None:
 
 
 def report_storage(counts: StorageCounts) -> None:
-    """Add the counters of the store of prefixes."""
+    """Add the counters of the prefix store."""
     for name, description, attribute in _STORAGE_COUNTERS:
         add_counter(name, description, partial(getattr, counts, attribute))
 
@@ -104,7 +104,7 @@ def _step_age_s(models: Models) -> float:
 
 
 def _cache_config(models: Models) -> dict[str, str]:
-    """Return the labels of vLLM's metric of the same kind, which endpoint pickers read."""
+    """Return the labels of the corresponding metric of vLLM, which endpoint pickers read."""
     blocks = models.load().kv_capacity_tokens // BLOCK_TOKENS
     return {"block_size": str(BLOCK_TOKENS), "num_gpu_blocks": str(blocks)}
 
@@ -112,7 +112,7 @@ def _cache_config(models: Models) -> dict[str, str]:
 def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner) -> list[Registration]:
     """Return the service's own registration and, if VLLM_PROTOCOL is set, the registration of vLLM's protocol.
 
-    Raises InvalidRequest for a tokenizer that cannot be served.
+    Raises InvalidRequest if the tokenizer cannot be served.
     """
     guard = guard_of("inference", settings)
     watch = ReplicaWatch(models, SystemClock())
@@ -129,7 +129,7 @@ def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner
         )
     ]
     if settings.vllm_protocol:
-        # The messages of vLLM are imported only if they are served.
+        # The messages of vLLM's protocol are imported only if the protocol is served.
         from services.inference.vllm.servicer import make_registration  # noqa: PLC0415
 
         vllm = make_registration(
@@ -144,7 +144,7 @@ def make_registrations(settings: InferenceSettings, models: Models, tuner: Tuner
 
 
 class LoadsByTuning(Protocol):
-    """A loader of models that takes a tuning."""
+    """A loader of models that accepts a tuning."""
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
         """Load models with this tuning from now on."""
@@ -152,10 +152,13 @@ class LoadsByTuning(Protocol):
 
 @asynccontextmanager
 async def open_untuned(settings: InferenceSettings, models: Models, loader: LoadsByTuning) -> AsyncIterator[Tuner]:
-    """Yield a tuner that measures nothing, for a service without MODEL_PATH: settings and safe defaults hold."""
+    """Yield a tuner that measures nothing, for a service without MODEL_PATH.
+
+    The settings and the safe defaults apply.
+    """
 
     async def apply(_tuning: Tuning) -> None:
-        """Do nothing; a tuner without a prober never calls this."""
+        """Do nothing, because a tuner without a prober never calls this."""
 
     tuner = Tuner(
         untuned(core_count(), is_on_gpu=bool(settings.gpu_layers)),
@@ -175,24 +178,24 @@ async def open_untuned(settings: InferenceSettings, models: Models, loader: Load
 
 
 class NoLocalModels:
-    """The empty set of models that are decoded here."""
+    """The empty set of locally decoded models."""
 
     specs: Sequence[ModelSpec] = ()
     bundled: Sequence[ModelSpec] = ()
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
-        """Do nothing: no model is loaded with the options."""
+        """Do nothing, because no model is loaded with the options."""
 
     async def load(self, spec: ModelSpec) -> ServedModel:  # noqa: ARG002
-        """Raise PreconditionFailed (CONFIG_NO_ENGINE)."""
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE), because no model can be decoded here."""
         raise _missing_engine()
 
 
 @asynccontextmanager
 async def open_without_engine(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Yield the registrations for the models of REMOTES and ROUTES alone.
+    """Yield the registrations for a service that has only the models of REMOTES and ROUTES.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) for settings that name a model to decode here, or no remote model.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the settings name a model to decode here, or name no remote model.
     """
     if settings.has_own_model or settings.models or not settings.remotes:
         raise _missing_engine()

@@ -1,4 +1,4 @@
-"""Opens the inference service: stores and workers, models, tuner, and the registrations of the server."""
+"""Opens the inference service: stores, workers, models, the tuner, and the server's registrations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterator[Sequence[Registration]]:
-    """Load the model of MODEL_PATH, in the file `own`, and yield the registrations; close everything at the end."""
+    """Load the model of MODEL_PATH from the file `own`, and yield the registrations. Closes everything at the end."""
     async with open_storage(settings) as storage_of, open_workers(settings) as workers:
         loader = ModelLoader(settings, own, workers, storage_of, partial(own_weights, settings))
         models = make_models(settings, loader)
@@ -45,9 +45,9 @@ async def open_app(settings: InferenceSettings, own: Path | None) -> AsyncIterat
 
 @asynccontextmanager
 async def open_storage(settings: InferenceSettings) -> AsyncIterator[Callable[[str], ModelStorage] | None]:
-    """Open PREFIX_FOLDER; yield a function from a model's digest to its storage, or None without a folder.
+    """Open PREFIX_FOLDER and yield a function that returns the storage for a model's digest.
 
-    Raises PreconditionFailed for a folder that cannot be used.
+    Yields None if there is no folder. Raises PreconditionFailed if the folder cannot be used.
     """
     if not settings.prefix_folder:
         yield None
@@ -63,7 +63,7 @@ async def open_storage(settings: InferenceSettings) -> AsyncIterator[Callable[[s
 
 @asynccontextmanager
 async def open_spinning(settings: InferenceSettings) -> AsyncIterator[None]:
-    """Let idle engine threads spin long while other processes leave the cores alone; a set SPIN_COUNT stays fixed."""
+    """Let idle engine threads spin long while other processes leave the cores free. A set SPIN_COUNT stays fixed."""
     if settings.spin_count != AUTO:
         yield
         return
@@ -84,7 +84,7 @@ async def open_spinning(settings: InferenceSettings) -> AsyncIterator[None]:
 
 
 async def _follow(switch: SpinSwitch, spare: int) -> None:
-    """Switch the spin count by the load until cancelled; an error ends only this task, not the service."""
+    """Switch the spin count according to the load until cancelled. An error ends only this task, not the service."""
     rule = SpinRule()
     try:
         switch.set_long(False)

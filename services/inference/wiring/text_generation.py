@@ -1,4 +1,4 @@
-"""A model that generates text: its worker processes, caches, draft model, engine loop, and preparation of requests."""
+"""A model that generates text, with its worker processes, caches, draft model, engine loop, and request preparation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CONSTRAINT_WORKERS = 1
 MAX_CONSTRAINT_S = 1.5
 MAX_CONSTRAINT_MIB = 512
 STREAM_INTERVAL_S = 0.05  # between two messages of a stream; each costs as much as a short step
-# Enough for an image with the maximum number of pixels, and for a copy of it in another color space.
+# This is enough for an image with the maximum number of pixels, and for a copy of the image in another color space.
 MAX_IMAGE_MIB = 768
 MAX_IMAGE_S = 5.0
 _CPU_PARKED_MIB = 512
@@ -57,18 +57,18 @@ MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
 
 @dataclass(frozen=True, slots=True)
 class AllWorkers:
-    """The workers for constraints and for images; `images` is None if no model takes images."""
+    """The workers for constraints and for images. `images` is None if no model accepts images."""
 
     constraints: Workers
     images: Workers | None = None
 
     async def decode_image(self, image: Image) -> DecodedImage:
-        """Decode an image; raises InvalidRequest if that is impossible or exceeds the bounds of a worker."""
+        """Decode an image. Raises InvalidRequest if that is impossible or exceeds the limits of a worker."""
         assert self.images is not None  # noqa: S101 - only a model that takes images calls this
         try:
             width, height, pixels = await self.images.run(image_decoding.decode_image, image.media_type, image.data)
         except InvalidRequest as error:
-            if error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX:  # the workers' code for too much work of any kind
+            if error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX:  # workers use this code for too much work of any kind
                 raise InvalidRequest(f"an image cannot be decoded: {error}") from None
             raise
         return DecodedImage(width, height, base64.b64decode(pixels))
@@ -76,7 +76,7 @@ class AllWorkers:
 
 @asynccontextmanager
 async def open_workers(settings: InferenceSettings) -> AsyncIterator[AllWorkers]:
-    """Start the workers; threads that start later have the stack that building a constraint needs."""
+    """Start the workers. Threads that start later have a stack that is large enough to build a constraint."""
     threading.stack_size(STACK_BYTES)
     waiting = settings.queue_capacity + settings.max_running
     limits = WorkerLimits(
@@ -95,16 +95,20 @@ async def open_workers(settings: InferenceSettings) -> AsyncIterator[AllWorkers]
 
 
 def open_image_workers(waiting: int) -> ProcessWorkers:
-    """Return a process that decodes images, with a queue of `waiting` images; its context manager starts it."""
+    """Return a process that decodes images, with a queue of `waiting` images.
+
+    The context manager of the returned object starts the process.
+    """
     module = image_decoding.__name__
     return ProcessWorkers(WorkerLimits(1, MAX_IMAGE_S, MAX_IMAGE_MIB, waiting, module, advice="send a smaller image"))
 
 
 def cache_limits(settings: InferenceSettings, capacity_tokens: int) -> CacheLimits:
-    """Return the limits of an engine with `capacity_tokens` cells, together with its draft model.
+    """Return the total limits of an engine with `capacity_tokens` cells and of its draft model.
 
-    A CPU parks the cells of ended requests, because cells in the cache slow every step. A GPU copies scattered cells
-    one by one, which takes longer than recomputing them, so they stay in the cache, at most in half of it.
+    On a CPU, the cells of ended requests are parked, because cells in the cache slow every step. A GPU copies scattered
+    cells one by one, which takes longer than recomputing them. On a GPU, these cells therefore stay in the cache, in at
+    most half of it.
     """
     is_on_gpu = bool(settings.gpu_layers)
     idle_tokens, parked_mib = 0, _CPU_PARKED_MIB
@@ -120,12 +124,13 @@ def cache_limits(settings: InferenceSettings, capacity_tokens: int) -> CacheLimi
 
 
 def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, options: EngineOptions) -> DraftEngine:
-    """Load the draft model of an engine, and measure its steps.
+    """Load the draft model of an engine, and measure the draft model's steps.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) if it cannot be loaded, or has other tokens than the engine's model.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the draft model cannot be loaded, or if its tokens differ from the
+    tokens of the engine's model.
     """
     path = Path(settings.draft_model_path)
-    # A draft model only sees the small steps of the model.
+    # A draft model processes only the small steps of the main model.
     draft = LlamaCppEngine(path, ModelInfo("draft", options.context_tokens), replace(options, prompt_steps=1))
     try:
         shared = common_tokens(LlamaTokenizer(engine.vocab), LlamaTokenizer(draft.vocab))
@@ -137,7 +142,7 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
         ) from None
     drafts = DraftEngine(draft, vocabulary_size=shared, limits=_limits(engine, draft, settings), clock=SystemClock())
     drafts.measure()
-    release_threads()  # The engine has a thread of its own.
+    release_threads()  # The engine runs on another thread.
     log.info("draft model loaded", model=path.name, shared_tokens=shared)
     return drafts
 
@@ -155,7 +160,7 @@ def _limits(engine: LlamaCppEngine, draft: LlamaCppEngine, settings: InferenceSe
 def open_loop(
     engine: LlamaCppEngine, drafts: DraftEngine | None, settings: InferenceSettings, storage: ModelStorage | None
 ) -> EngineLoop:
-    """Start the loop of an engine, with its draft model; events are posted to the running event loop."""
+    """Start the loop of an engine with its draft model. Events are posted to the running event loop."""
     limits = cache_limits(settings, engine.kv_capacity_tokens)
     parked_bytes = limits.max_parked_bytes
     if drafts is not None:
@@ -183,7 +188,7 @@ def open_loop(
 
 
 async def make_preparer(engine: LlamaCppEngine, settings: InferenceSettings) -> RequestPreparer:
-    """Return the preparer of a loaded model: its template and the shared prompts."""
+    """Return the preparer for a loaded model, with the model's template and the shared prompts."""
     shared_prompts = await asyncio.to_thread(read_shared_prompts, settings.shared_prompt_folder)
     template = JinjaChatTemplate(engine.chat_template, bos_token=engine.bos_text, eos_token=engine.eos_text)
     return await asyncio.to_thread(
@@ -199,13 +204,13 @@ async def make_preparer(engine: LlamaCppEngine, settings: InferenceSettings) -> 
 async def make_preparation(
     engine: LlamaCppEngine, info: ModelInfo, settings: InferenceSettings, workers: AllWorkers, *, threads: int
 ) -> Preparation:
-    """Return the threads that prepare requests, with the model's image encoder if it takes images.
+    """Return the threads that prepare requests, with the model's image encoder if the model accepts images.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) for a projector that cannot be used.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the projector cannot be used.
     """
     images = None
     if IMAGES in info.capabilities:
-        # Half of the threads, because the steps of other requests continue meanwhile.
+        # Only half of the threads are used, because the steps of other requests continue meanwhile.
         threads = max(1, (threads or os.cpu_count() or 1) // 2)
         encoder = await asyncio.to_thread(
             MtmdEncoder,
@@ -228,7 +233,7 @@ async def load_generation(
     storage: ModelStorage | None,
     has_drafts: bool,
 ) -> Generation:
-    """Load a model, with its draft model if it has one, and start its engine loop."""
+    """Load a model, including any draft model, and start its engine loop."""
     engine = await asyncio.to_thread(LlamaCppEngine, path, info, options)
     drafts = None
     try:

@@ -1,4 +1,4 @@
-"""ContextService at the orchestrator's port: callers reach the collections of their own tenant through it."""
+"""ContextService at the orchestrator's port, through which callers reach the collections of their own tenant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.orchestrator.app.failures import error_from
 from services.orchestrator.ports.policy import Action, Policy
 
 SERVICE_NAME = "pagantic.context.v1.ContextService"
-MAX_NAME_CHARS = 64  # a longer name is refused
+MAX_NAME_CHARS = 64  # longer names are rejected
 Context = grpc.aio.ServicerContext[Any, Any]
 ResponseT = TypeVar("ResponseT")
 
@@ -45,7 +45,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class ContextProxy(pb_grpc.ContextServiceServicer):
-    """Passes calls on to the context service, in the name of the caller's tenant."""
+    """Forwards calls to the context service on behalf of the caller's tenant."""
 
     def __init__(
         self,
@@ -117,14 +117,14 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         return await self._pass_on(self._stub.Retrieve, request)
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
-        if not request.chunks:  # given chunks are laid out as they are
+        if not request.chunks:  # given chunks need no retrieval
             self._check("BuildContext", Action.RETRIEVE, request.policy.collection)
         if self._policy is not None:
             check_model(self._policy, request.model)
         return await self._pass_on(self._stub.BuildContext, request)
 
     def _check(self, method: str, action: Action, collection: str) -> None:
-        """Raise PermissionDenied where a policy denies the collection."""
+        """Raise PermissionDenied if a policy denies the collection."""
         if self._policy is None:
             return
         try:
@@ -134,7 +134,7 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
             raise
 
     async def _begin_change(self, method: str, collection: str) -> None:
-        """Record a change before it is made; raises PermissionDenied where a policy denies it."""
+        """Record a change before it is made. Raises PermissionDenied if a policy denies the change."""
         self._check(method, Action.CHANGE, collection)
         await self._audit.record(f"ContextService/{method}", f"collection {collection[:MAX_NAME_CHARS]}")
 

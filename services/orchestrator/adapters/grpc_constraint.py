@@ -1,4 +1,4 @@
-"""ConstraintPort over gRPC."""
+"""Implements ConstraintPort over gRPC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.orchestrator.ports.services import CompiledConstraint
 
 
 class GrpcConstraint:
-    """The constraint service behind a channel."""
+    """Client of the constraint service."""
 
     def __init__(self, channel: grpc.aio.Channel, patience_s: float, credentials: Credentials = pass_on) -> None:
         self._stub: constraint_service_pb2_grpc.ConstraintServiceAsyncStub = (
@@ -30,9 +30,9 @@ class GrpcConstraint:
         self._peer = Peer("constraint", channel, patience_s=patience_s, credentials=credentials)
 
     async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
-        """Compile the contract's grammar, its citations, or its schema.
+        """Compile the grammar, the citations or the schema of a contract.
 
-        With grammar and schema, the grammar decodes and the schema checks.
+        If a contract has both a grammar and a schema, the grammar constrains decoding and the schema is checked later.
         """
         request = constraint_service_pb2.CompileRequest()
         has_grammar = bool(output.grammar or output.grammar_name)
@@ -51,7 +51,7 @@ class GrpcConstraint:
         return CompiledConstraint(compiled.engine_text, is_fully_enforced, unsupported)
 
     async def compile_rules(self, request: Request) -> None:
-        """Have the request's rules checked before there is an output."""
+        """Ask the service to check the request's rules before there is any output."""
         await self._peer.call_unary(
             self._stub.CompileRules,
             constraint_service_pb2.CompileRulesRequest(
@@ -62,7 +62,7 @@ class GrpcConstraint:
     async def enforce(
         self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
     ) -> Enforcement:
-        """Run the pipeline that the request declares."""
+        """Run the pipeline that the request declares on a text."""
         reply = await self._peer.call_unary(
             self._stub.Enforce,
             constraint_service_pb2.EnforceRequest(
@@ -89,7 +89,10 @@ class GrpcConstraint:
 
 
 def _place_of(unsupported: contract_pb2.UnsupportedKeyword) -> str:
-    """Return a keyword and its path, such as `uniqueItems at /properties/tags`; at the root only the keyword."""
+    """Return a keyword and its path, such as `uniqueItems at /properties/tags`.
+
+    The path is omitted for a keyword at the root.
+    """
     keyword = unsupported.keyword
     place = unsupported.path.removesuffix(f"/{keyword}")
     if not place:

@@ -1,4 +1,4 @@
-"""ContextPort over gRPC: the context service, and the rerank service if the policy asks for it."""
+"""Implements ContextPort over gRPC: calls the context service, and the rerank service if the policy asks for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.ports.services import BuiltContext, Ranking
 
 
 class GrpcContext:
-    """The context and rerank services behind their channels."""
+    """Client of the context and rerank services."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class GrpcContext:
     async def build(
         self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
     ) -> BuiltContext:
-        """Retrieve, rerank where the policy says so, and lay out."""
+        """Retrieve the chunks, rerank them if the policy says so, and lay them out."""
         chunks: tuple[Chunk, ...] = ()
         unembedded = 0
         if policy.scorer is not None:
-            searched = replace(policy, min_score=None)  # it applies to the reranked score
+            searched = replace(policy, min_score=None)  # min_score applies to the reranked score
             found = await self._retrieve(query, searched, more_queries)
             unembedded = found.unembedded_chunk_count
             ranking = Ranking(policy.scorer, policy.min_score, policy.top_k, policy.ranking)
@@ -63,17 +63,17 @@ class GrpcContext:
             return BuiltContext(None, unembedded_count=unembedded)
         laid_out = tuple(chunk_from_proto(chunk) for chunk in reply.chunks)
         message = message_from_proto(reply.message)
-        # A context service of an earlier version does not know roles: its message is always the system's.
+        # An earlier version of the context service ignores roles and always returns a system message.
         if message.role is not policy.role:
             message = Message(policy.role, content=lay_out(laid_out, is_fenced=not policy.is_system))
         return BuiltContext(message, laid_out, reply.token_count, unembedded)
 
     async def retrieve(self, query: str, policy: ContextPolicy, more_queries: Sequence[str] = ()) -> tuple[Chunk, ...]:
-        """Return chunks, best first."""
+        """Return the retrieved chunks, best first."""
         return _chunks_of(await self._retrieve(query, policy, more_queries))
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
-        """Return the chunks in a new order, without those below min_score."""
+        """Return the chunks in their new order, without the chunks below min_score."""
         request = rerank_service_pb2.RerankRequest(
             query=query,
             chunks=[chunk_to_proto(chunk) for chunk in chunks],

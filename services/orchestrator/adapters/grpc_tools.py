@@ -1,4 +1,4 @@
-"""ToolsPort over gRPC."""
+"""Implements ToolsPort over gRPC."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from services.orchestrator.ports.services import OfferedTool, Report
 
 
 class GrpcTools:
-    """The tools service behind a channel."""
+    """Client of the tools service."""
 
     def __init__(self, channel: grpc.aio.Channel, patience_s: float, credentials: Credentials = pass_on) -> None:
         self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
         self._peer = Peer("tools", channel, patience_s=patience_s, credentials=credentials)
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
-        """List the named tools, or all."""
+        """List the named tools, or all tools if no names are given."""
         request = tools_service_pb2.ListToolsRequest(names=names)
         reply = await self._peer.call_unary(self._stub.ListTools, request)
         return [
@@ -41,7 +41,7 @@ class GrpcTools:
         ]
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return the named tools that match a query, best first; all of them if the service cannot search."""
+        """Return the named tools that match a query, best first, or all named tools if the service cannot search."""
         request = tools_service_pb2.SearchToolsRequest(query=query, names=names, limit=limit)
         try:
             reply = await self._peer.call_unary(self._stub.SearchTools, request)
@@ -50,7 +50,7 @@ class GrpcTools:
         return [found.tool.definition.name for found in reply.tools]
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
-        """Run a call, and report its progress; the record has the tool's own failure."""
+        """Run a call and report its progress. If the tool itself fails, the record contains the failure."""
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
         try:
             return await self._follow(call, request, report)

@@ -1,4 +1,4 @@
-"""Files and packages of the operator, read at the start: prompts, calibrations, experiments and custom steps.
+"""Reads the operator's files and packages at the start: prompts, calibrations, experiments and custom steps.
 
 Files with other suffixes and hidden files are ignored in folders.
 """
@@ -31,7 +31,7 @@ CALIBRATIONS = "the calibration"
 
 Scaling = Annotated[float, Field(ge=-MAX_SCALING, le=MAX_SCALING, allow_inf_nan=False)]
 EXPERIMENTS_FILE: Final = "EXPERIMENTS_FILE"
-MAX_EXPERIMENTS: Final = 16  # Their names are labels of metrics.
+MAX_EXPERIMENTS: Final = 16  # The number is limited because the names of experiments are labels of metrics.
 MAX_VARIANTS: Final = 8
 ALL_PERCENT: Final = 100.0
 _ROUNDING: Final = 1e-6
@@ -41,7 +41,7 @@ _Given = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class PromptFolder:
-    """The templates of a folder. Raises InvalidRequest with the name of an unusable folder or file.
+    """The templates in a folder. Raises InvalidRequest, which names the folder or file, if either is unusable.
 
     Files with other suffixes and hidden files are ignored.
     """
@@ -59,20 +59,20 @@ class PromptFolder:
                 self._add(path)
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
-        """Return the request's text, instructions, or rendered template."""
+        """Return the request's text, its instructions or its rendered template."""
         if request.prompt.template is None:
             return request.prompt.render()
         return self.render(request.prompt.template, session)
 
     def templates(self) -> tuple[ConfiguredTemplate, ...]:
-        """Return the templates by name."""
+        """Return the templates, sorted by name."""
         return tuple(
             ConfiguredTemplate(name, tuple(sorted(template.names)), tuple(sorted(template.session_keys)))
             for name, template in sorted(self._templates.items())
         )
 
     def render(self, template: TemplateCall, session: Mapping[str, str]) -> str:
-        """Return the text of a template; raises InvalidRequest (CONFIG_INVALID)."""
+        """Return the text of a template. Raises InvalidRequest (CONFIG_INVALID) if it cannot be rendered."""
         found = self._templates.get(template.name)
         if found is None:
             known = ", ".join(sorted(self._templates)) or "none"
@@ -134,9 +134,10 @@ class _ExperimentsFile(BaseModel):
 
 
 def read_experiments(path: Path | None, templates: Sequence[ConfiguredTemplate]) -> tuple[Experiment, ...]:
-    """Return the experiments of a file, empty without a file; raises InvalidRequest that names the error and its place.
+    """Return the experiments in a file, or no experiments if no path is given.
 
-    The experiments' prompts must be among the templates. Models are not checked: only the inference service knows them.
+    The experiments' prompts must be among the templates. Models are not checked, because only the inference service
+    knows them. Raises an InvalidRequest that names the error and its location.
     """
     if path is None:
         return ()
@@ -169,7 +170,7 @@ def _problems_of_shares(shares: Sequence[float]) -> Iterator[str]:
 
 
 def _differences_of(prompts: Sequence[str], replaced: str, known: Mapping[str, ConfiguredTemplate]) -> Iterator[str]:
-    """Yield an error for each prompt that does not take the variables of the prompt it replaces."""
+    """Yield an error for each prompt whose variables differ from those of the prompt that it replaces."""
     for name in prompts:
         wanted, given = known[name].variables, known[replaced].variables
         if set(wanted) != set(given):
@@ -196,7 +197,7 @@ def _experiment(written: _Experiment) -> Experiment:
 
 
 class _Line(BaseModel):
-    """A line through log-odds."""
+    """A straight line that maps log-odds."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -215,7 +216,7 @@ class _CalibrationFile(BaseModel):
     maps: dict[str, Annotated[Annotated[_Line, Tag("line")] | Annotated[Curve, Tag("curve")], Discriminator(_kind_of)]]
 
     def calibration(self) -> LabelCalibration:
-        """Return the calibration."""
+        """Return the calibration that the file describes."""
         maps = {
             answer: Calibration(read.slope, read.intercept) if isinstance(read, _Line) else read
             for answer, read in self.maps.items()
@@ -224,9 +225,10 @@ class _CalibrationFile(BaseModel):
 
 
 def read_calibrations(folder: Path | None) -> Mapping[str, LabelCalibration]:
-    """Return the calibrations of a folder by name; raises InvalidRequest with the name of an unusable folder or file.
+    """Return the calibrations in a folder by name.
 
-    Files with other suffixes and hidden files are ignored.
+    Files with other suffixes and hidden files are ignored. Raises InvalidRequest, which names the folder or file, if
+    either is unusable.
     """
     if folder is None:
         return {}
@@ -246,8 +248,8 @@ def read_calibrations(folder: Path | None) -> Mapping[str, LabelCalibration]:
 def load_custom_steps(functions: Mapping[str, str]) -> dict[str, CustomStep]:
     """Import the function of each kind, given as `package.module:function`.
 
-    Raises InvalidRequest (CONFIG_INVALID) for a function that cannot be imported or is not a coroutine function, and
-    for the name of a built-in kind.
+    Raises InvalidRequest (CONFIG_INVALID) if a function cannot be imported or is not a coroutine function, or if a kind
+    has the name of a built-in kind.
     """
     return {kind: _load(kind, path) for kind, path in functions.items()}
 

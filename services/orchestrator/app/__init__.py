@@ -1,1 +1,1 @@
-"""Use-cases of the orchestrator."""
+"""The use cases of the orchestrator."""

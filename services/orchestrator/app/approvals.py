@@ -1,4 +1,4 @@
-"""Approvals of tool calls: executions wait for them, and callers decide."""
+"""Approvals of tool calls, for which executions wait and on which callers decide."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from services.orchestrator.core.tools.taint import TaintedSpan
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page, page_limit
 
-POLL_S = 2.0  # poll interval for decisions made at another orchestrator, if its writes do not notify this one
+POLL_S = 2.0  # poll interval for decisions that another orchestrator makes without notifying this orchestrator
 MAX_ARGUMENTS_BYTES = 256 * 1024
 
 
 class Approvals:
-    """The calls that wait for a decision, at every orchestrator of a journal.
+    """The calls that wait for a decision, across all orchestrators of a journal.
 
     Args:
-        wait_s: How long a call waits; then it is denied.
+        wait_s: How long a call waits before it is denied.
     """
 
     def __init__(self, store: ApprovalStore, clock: Clock, wait_s: float = 300.0) -> None:
@@ -35,9 +35,9 @@ class Approvals:
     async def ask(
         self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None
     ) -> tuple[Approval, bool]:
-        """Return the approval of a call, and whether it is new; a call that already waits keeps its expiry time.
+        """Return the approval of a call, and whether it is new. A call that already waits keeps its expiry time.
 
-        `left_s` is the remaining time of the execution or step, None for no limit; no decision is possible after it.
+        `left_s` is the remaining time of the execution or step, or None for no limit. No decision is possible after it.
         """
         now = self._clock.now()
         wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)
@@ -75,10 +75,10 @@ class Approvals:
         arguments_json: str = "",
         reason: str = "",
     ) -> Approval:
-        """Decide about a call.
+        """Decide on a call.
 
-        Raises NotFound for a call that is not pending, PreconditionFailed if a different decision was made or the
-        approval has expired, and InvalidRequest for arguments that are not a JSON object.
+        Raises NotFound if the call is not pending, PreconditionFailed if a different decision was made or the approval
+        has expired, and InvalidRequest if the arguments are not a JSON object.
         """
         require_id("request_id", key.request_id)
         require_id("tool_call_id", tool_call_id)
@@ -94,7 +94,7 @@ class Approvals:
         return approval
 
     async def list_open(self, tenant: str, request_id: str, page_size: int, page_token: str) -> Page[Approval]:
-        """Return the open approvals of a tenant, oldest first."""
+        """Return a tenant's pending approvals, oldest first. A non-empty `request_id` selects one execution."""
         if request_id:
             require_id("request_id", request_id)
         limit = page_limit(page_size)

@@ -20,21 +20,21 @@ from services.orchestrator.ports.services import (
 
 @dataclass(frozen=True, slots=True)
 class CallableTool:
-    """A tool that a caller's requests may name, and the policy's action for its calls."""
+    """A tool that callers may name in requests, and the policy's action for calls of the tool."""
 
     offered: OfferedTool
     action: ToolAction
 
 
 class ToolCatalog:
-    """The tools of the deployment under its policy."""
+    """The tools of the deployment, subject to its policy."""
 
     def __init__(self, tools: ToolsPort, policy: ToolPolicy) -> None:
         self._tools = tools
         self._policies = ToolPolicies(policy)
 
     async def list(self) -> list[CallableTool]:
-        """Return the tools by name, without denied tools."""
+        """Return the tools by name, except for denied tools."""
         listed = [
             CallableTool(offered, self._policies.action_for(offered.definition))
             for offered in await self._tools.list_tools([])
@@ -54,9 +54,9 @@ class Templates:
         return self._catalog.templates()
 
     async def render(self, template: TemplateCall, key: SessionKey) -> str:
-        """Return the text of a template; a key without an id names no conversation.
+        """Return the text of a template. A key without a session id selects no conversation.
 
-        Raises InvalidRequest for an unknown template, a wrong variable or an id that cannot be.
+        Raises InvalidRequest if the template is unknown, a variable is wrong or an id is malformed.
         """
         require_id("template.name", template.name)
         session: Mapping[str, str] = {}

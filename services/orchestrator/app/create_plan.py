@@ -1,4 +1,4 @@
-"""CreatePlan: makes the plan of a request without running it."""
+"""Implements CreatePlan, which makes the plan of a request without running it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from services.orchestrator.core.plans.result import accept_plan
 async def create_plan(request: Request, size_bytes: int, environment: Environment, registry: Registry) -> Plan:
     """Return the checked plan that a PLAN request would run.
 
-    Raises InvalidRequest for a malformed envelope or another mode, PreconditionFailed for a rejected plan, and the
-    errors of the services that the planner calls, with a code.
+    Raises InvalidRequest if the envelope is malformed or has another mode, PreconditionFailed if the plan is rejected,
+    and the errors of the services that the planner calls, with a code.
     """
     check_request(request)
     if request.mode is not Mode.PLAN:
@@ -58,7 +58,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
 
 
 async def _make_plan(request: Request, environment: Environment) -> Plan:
-    """Return the request's plan, or else the planner's; record the model's usage even if it failed."""
+    """Return the plan in the request, or else make one. Records the usage of the planner's model even if it fails."""
     services, now = environment.services, environment.clock.now
     if request.plan is not None:
         return request.plan
@@ -84,7 +84,7 @@ class _Inference:
         self.output = InferenceOutput("", FinishReason.ERROR)
 
     def take(self, piece: InferenceDelta | InferenceOutput) -> None:
-        """Keep a piece: the whole output, or the usage so far."""
+        """Keep the whole output if the piece has it, or else the usage so far."""
         if isinstance(piece, InferenceOutput):
             self.output = piece
         else:

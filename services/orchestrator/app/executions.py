@@ -1,4 +1,4 @@
-"""Runs requests: the use-cases behind Execute, ExecuteStream, CreatePlan, CancelExecution and ResumeExecution."""
+"""Runs requests: the use cases behind Execute, ExecuteStream, CreatePlan, CancelExecution and ResumeExecution."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Executions:
         self._admission = Admission(environment, self.registry)
 
     def check_size(self, key: ExecutionKey, account: Account, size_bytes: int, message_count: int) -> None:
-        """Check a request's encoded size and the room for it before decoding.
+        """Check a request's encoded size and the capacity for it before decoding.
 
-        Raises InvalidRequest if it is too large; Overloaded for a new request when too many executions run, and for
-        any request when the held requests have too many bytes.
+        Raises InvalidRequest if the request is too large. Raises Overloaded for a new request if too many executions
+        run, and for any request if the held requests have too many bytes.
         """
         if size_bytes > self._limits.max_request_bytes:
             raise InvalidRequest(
@@ -78,7 +78,7 @@ class Executions:
     async def execute(self, submission: Submission) -> Response:
         """Run a request, or join the execution or response with the same id, and return the response.
 
-        Raises the errors of `stream`.
+        Raises the same errors as `stream`.
         """
         found = await self._admission.find(submission)
         with self._counted_beside(found, submission):
@@ -97,9 +97,9 @@ class Executions:
     async def stream(self, submission: Submission) -> AsyncGenerator[Event, None]:
         """Run or join a request and yield its events; the last event is Completed.
 
-        If the last watcher leaves early, the execution is cancelled. Raises InvalidRequest for a malformed envelope,
-        Conflict for another payload under the same id, Overloaded when too many executions run, and Aborted when
-        another turn of the session runs and turns do not wait.
+        If the last watcher leaves early, the execution is cancelled. Raises InvalidRequest if the envelope is
+        malformed, Conflict if the id was used with another payload, Overloaded if too many executions run, and Aborted
+        if another turn of the session runs and turns do not wait.
         """
         found = await self._admission.find(submission)
         with self._counted_beside(found, submission):
@@ -108,9 +108,10 @@ class Executions:
                     yield event
 
     async def follow(self, key: ExecutionKey, after: int) -> AsyncGenerator[Event, None]:
-        """Yield the events above a sequence of an execution that was begun before; the last is Completed.
+        """Yield the events after a sequence number of an earlier execution; the last event is Completed.
 
-        Leaving cancels nothing. Raises NotFound for an unknown id, InvalidRequest for a negative sequence.
+        Closing the stream cancels nothing. Raises NotFound if the id is unknown, and InvalidRequest if the sequence
+        number is negative.
         """
         if after < 0:
             raise InvalidRequest(f"after_sequence is {after}: it must not be negative")
@@ -135,17 +136,17 @@ class Executions:
     def _counted_beside(
         self, found: Execution | ExecutionRecord, submission: Submission
     ) -> AbstractContextManager[None]:
-        """Count the copy of a request that a caller holds while it waits for an execution begun by another call."""
+        """Count the request copy that a caller holds while waiting for an execution that another call started."""
         if isinstance(found, Execution) and found.request is submission.request:
             return contextlib.nullcontext()
         return self.registry.held(submission.request.account, submission.size_bytes)
 
     async def create_plan(self, request: Request, size_bytes: int = 0) -> Plan:
-        """Return the plan that a PLAN request would run; see `create_plan`."""
+        """Return the plan that a PLAN request would run, as described by the function `create_plan`."""
         return await create_plan(request, size_bytes, self._environment, self.registry)
 
     async def cancel(self, key: ExecutionKey) -> State:
-        """Cancel an execution and return the state it is in then. Raises NotFound for an unknown id."""
+        """Cancel an execution and return its state afterwards. Raises NotFound if the id is unknown."""
         clock = self._environment.clock
         end = Deadline.after(clock.monotonic_s(), END_TIMEOUT_S)
         is_asked = False
@@ -153,17 +154,17 @@ class Executions:
             while (state := await self._cancel_here(key)) is None:
                 record = await self._journal.get(key)
                 if record.is_interrupted and await self._admission.resume(record, stop=_CANCELLED) is not None:
-                    continue  # to be ended, and nothing else
+                    continue  # resumed only to be ended
                 if record.response is not None or end.has_passed(clock.monotonic_s()):
                     return record.state
-                if not is_asked:  # another orchestrator runs it
+                if not is_asked:  # another orchestrator runs the execution
                     await self._journal.request_cancel(key)
                     is_asked = True
                 await changes.wait(FOLLOW_S, end.at_s - clock.monotonic_s())
         return state
 
     async def _cancel_here(self, key: ExecutionKey) -> State | None:
-        """Stop an execution that runs here, and return its state; None if it does not run here."""
+        """Stop an execution that runs here, and return its state, or None if it does not run here."""
         running = await self.registry.get(key)
         if running is None:
             return None
@@ -176,7 +177,7 @@ class Executions:
     async def resume(self, key: ExecutionKey) -> State:
         """Resume an interrupted execution, and return the state in which it was interrupted.
 
-        Raises NotFound for an unknown id, PreconditionFailed if it runs, has ended or cannot be read.
+        Raises NotFound if the id is unknown, and PreconditionFailed if the execution runs, has ended or cannot be read.
         """
         record = await self._journal.get(key)
         if record.is_interrupted and await self._admission.resume(record) is not None:
@@ -187,13 +188,13 @@ class Executions:
         raise PreconditionFailed(f"execution {key.request_id!r} is not interrupted: it {what}")
 
     async def stop(self, key: ExecutionKey) -> None:
-        """Stop an execution that runs here, if it does."""
+        """Stop an execution if it runs here."""
         running = await self.registry.get(key)
         if running is not None:
             running.stop(_CANCELLED)
 
     def begin_drain(self) -> None:
-        """Stop resuming: interrupted executions wait for another orchestrator, or for the next start."""
+        """Stop resuming executions. Interrupted executions wait for another orchestrator, or for the next start."""
         self._admission.begin_drain()
 
     async def close(self) -> None:

@@ -16,21 +16,21 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.telemetry.scope import current_deadline
 
-DEADLINE_SLACK_S = 0.1  # a hop's own clock, and gRPC's rounding
+DEADLINE_SLACK_S = 0.1  # allows for the clocks of other hosts, and for gRPC's rounding
 
-# Codes for error classes without a code. Any other class means an invalid request.
+# The codes of error classes without a code. Any other class means that the request is invalid.
 _CODES: dict[type[PaganticError], ErrorCode] = {
     Unavailable: ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
     Overloaded: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
     Internal: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
 }
 
-# A called service refuses the orchestrator's credentials, which the caller cannot change.
+# Codes with which a called service rejects the orchestrator's credentials, which the caller cannot change.
 _REFUSALS = {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.AUTH_DENIED}
 
 
 def failure_from(error: PaganticError) -> Failure:
-    """Return the failure of an error; an error without a code gets the orchestrator's code for its class."""
+    """Return the failure of an error. An error without a code gets the orchestrator's code for its class."""
     if _is_own_timeout(error):
         return failure_of(ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED, error.failure.message)
     if error.code in _REFUSALS:
@@ -43,14 +43,14 @@ def failure_from(error: PaganticError) -> Failure:
 
 
 def optional_failure_from(error: PaganticError | None) -> Failure | None:
-    """Return the failure of an error, or None without an error."""
+    """Return the failure of an error, or None if there is no error."""
     if error is None:
         return None
     return failure_from(error)
 
 
 def error_from(error: PaganticError) -> PaganticError:
-    """Return the error with its mapped failure, for a caller outside an execution."""
+    """Return the error with its mapped failure for a caller outside an execution."""
     kind = type(error)
     if error.code in _REFUSALS:
         kind = Internal
@@ -65,11 +65,11 @@ def is_outage(error: PaganticError) -> bool:
 
 
 def is_excused(error: PaganticError) -> bool:
-    """Return whether optional work is skipped for an error: an outage, or a text too long for the model."""
+    """Return whether an error lets optional work be skipped: an outage, or a text too long for the model."""
     return is_outage(error) or error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
 
 
 def _is_own_timeout(error: PaganticError) -> bool:
-    """Return whether a service hit its own time limit while the request still has time."""
+    """Return whether a service hit its own time limit while the request still had time."""
     is_timeout = isinstance(error, DeadlineExceeded) and error.code is ErrorCode.CANCELLED_TIMEOUT
     return is_timeout and not current_deadline().has_passed(time.monotonic() + DEADLINE_SLACK_S)

@@ -27,14 +27,14 @@ from services.orchestrator.ports.journal import (
 )
 from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 
-MAX_AT_ONCE = 1000  # events or messages
-MAX_APPENDED = 100  # messages
-PAGE_BYTES = 2 * 1024 * 1024  # Clients take twice as much. A larger event, message or step comes alone.
+MAX_AT_ONCE = 1000  # maximum number of events or messages
+MAX_APPENDED = 100  # maximum number of messages
+PAGE_BYTES = 2 * 1024 * 1024  # Clients accept twice this size. A larger event, message or step is returned alone.
 
 
 @dataclass(frozen=True, slots=True)
 class TimelinePage:
-    """Events in sequence, and the sequence after which the next page starts; 0 on the last page."""
+    """Events in sequence order, and the sequence number after which the next page starts, or 0 on the last page."""
 
     events: list[Event]
     next_after: int
@@ -43,7 +43,7 @@ class TimelinePage:
 class History:
     """The stored executions and conversations, in pages of `page_bytes`.
 
-    Every method raises InvalidRequest for an invalid id, page or count.
+    Every method raises InvalidRequest if an id, page or count is invalid.
     """
 
     def __init__(self, journal: Journal, page_bytes: int = PAGE_BYTES) -> None:
@@ -51,7 +51,7 @@ class History:
         self.page_bytes = page_bytes
 
     async def execution(self, key: ExecutionKey) -> ExecutionRecord:
-        """Return an execution. Raises NotFound."""
+        """Return an execution. Raises NotFound if it does not exist."""
         return await self._journal.get(_checked(key))
 
     async def executions(
@@ -65,7 +65,7 @@ class History:
         metadata: Mapping[str, str] = MappingProxyType({}),
         mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
-        """Return a tenant's executions, newest first, without responses; `metadata` must match if given."""
+        """Return a tenant's executions, newest first, without responses. `metadata` must match if it is given."""
         check_metadata(metadata)
         return await self._journal.list_executions(
             tenant=tenant,
@@ -80,18 +80,21 @@ class History:
     async def update_metadata(
         self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
     ) -> ExecutionRecord:
-        """Set and remove metadata of an execution. Raises NotFound, and PreconditionFailed if it keeps no metadata."""
+        """Set and remove metadata of an execution.
+
+        Raises NotFound if it does not exist, and PreconditionFailed if it keeps no metadata.
+        """
         check_metadata(values)
         for name in removed:
             require_id("removed_keys", name)
         return await self._journal.update_metadata(_checked(key), values, removed)
 
     async def delete_execution(self, key: ExecutionKey) -> None:
-        """Delete an execution. Raises NotFound, and PreconditionFailed while it runs."""
+        """Delete an execution. Raises NotFound if it does not exist, and PreconditionFailed while it runs."""
         await self._journal.delete_execution(_checked(key))
 
     async def timeline(self, key: ExecutionKey, after_sequence: int, max_events: int) -> TimelinePage:
-        """Return the stored events of an execution above a sequence. Raises NotFound."""
+        """Return the stored events of an execution after a sequence number. Raises NotFound if it does not exist."""
         events, has_more = await self._journal.timeline_page(
             _checked(key),
             _at_least_0("after_sequence", after_sequence),
@@ -103,11 +106,17 @@ class History:
         return TimelinePage(events, events[-1].sequence)
 
     async def steps(self, key: ExecutionKey) -> Record:
-        """Return the step results of an execution. Raises NotFound, and PreconditionFailed if they are not kept."""
+        """Return the step results of an execution.
+
+        Raises NotFound if it does not exist, and PreconditionFailed if its results are not kept.
+        """
         return await read_recorded(self._journal, _checked(key))
 
     async def session(self, key: SessionKey, max_messages: int, before_position: int) -> SessionRecord:
-        """Return a conversation with its newest messages before a position, 0 for the end. Raises NotFound."""
+        """Return a conversation with its newest messages before a position, where 0 means the end.
+
+        Raises NotFound if the conversation does not exist.
+        """
         return await self._journal.get_session(
             _checked_session(key),
             _count("max_messages", max_messages),
@@ -116,7 +125,7 @@ class History:
         )
 
     async def sessions(self, tenant: str, page_size: int, page_token: str, state_key: str = "") -> Page[SessionRecord]:
-        """Return a tenant's conversations without messages, last used first, with the value of `state_key`."""
+        """Return a tenant's conversations without messages, most recently used first, with the value of `state_key`."""
         if state_key:
             require_id("state_key", state_key)
         limit = page_limit(page_size)
@@ -125,7 +134,7 @@ class History:
     async def update_session(
         self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], appended: Sequence[Message] = ()
     ) -> SessionRecord:
-        """Set and remove JSON values of a session, and append messages; creates the session if needed.
+        """Set and remove JSON values of a session, and append messages. Creates the session if needed.
 
         Raises Aborted if messages are appended while a turn of the session runs.
         """
@@ -144,13 +153,13 @@ class History:
         return updated
 
     async def delete_session(self, key: SessionKey) -> None:
-        """Remove a conversation and the executions of it that do not run. Raises NotFound when there are neither."""
+        """Delete a conversation and those of its executions that do not run. Raises NotFound if there are neither."""
         await self._journal.delete_session(_checked_session(key))
 
     async def usage(
         self, *, tenant: str, session_id: str, model: str, subject: str, page_size: int, page_token: str
     ) -> Page[UsageTotal]:
-        """Return the usage and cost of a tenant's executions, limited to a session, model or subject where given."""
+        """Return the usage and cost of a tenant's executions, filtered by session, model or subject if given."""
         require_printable("model", model, MAX_MODEL_CHARS)
         require_printable("subject", subject, MAX_SUBJECT)
         return await self._journal.usage_totals(

@@ -1,4 +1,4 @@
-"""Heartbeats, detection of dead orchestrators, and takeover."""
+"""Sends heartbeats, detects dead orchestrators, and takes over their executions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
-MAX_RESUMES = 3  # automatic resumes without progress; beyond this, the execution probably crashes its orchestrator
+MAX_RESUMES = 3  # automatic resumes without progress; after more, the execution probably crashes its orchestrator
 
 
 async def _at_once() -> None:
@@ -58,25 +58,28 @@ class Presence:
         self._left_alone: set[ExecutionKey] = set()
 
     def start(self) -> None:
-        """Start the heartbeats; once the other services are ready, resume unattended interrupted executions."""
+        """Start the heartbeats. Once the other services are ready, resume unattended interrupted executions."""
         self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._wait())]
 
     @property
     def is_beating(self) -> bool:
-        """Whether the journal took a beat not long ago, so that it takes writes."""
+        """Whether the journal stored a heartbeat recently, so that it accepts writes."""
         return self._clock.monotonic_s() - self._beaten_s < self._lease_s / 2
 
     async def wait_until_lost(self) -> str:
-        """Wait until another process takes this owner's name; return the journal's message. Work here must stop."""
+        """Wait until another process takes this owner's name, and return the journal's message.
+
+        All work of this process must then stop.
+        """
         return await asyncio.shield(self._loss)
 
     def begin_drain(self) -> None:
-        """Stop resuming executions, but continue the heartbeats: the executions here are still alive."""
+        """Stop resuming executions, but continue the heartbeats, because running executions are still alive."""
         self._is_draining = True
         self._executions.begin_drain()
 
     async def stop(self) -> None:
-        """Beat no more."""
+        """Stop the heartbeats and the resumes."""
         tasks = [*self._tasks, *([self._resuming] if self._resuming is not None else [])]
         for task in tasks:
             task.cancel()
@@ -101,7 +104,7 @@ class Presence:
             await self._clock.sleep(self._beat_s)
 
     async def look(self) -> None:
-        """Send a heartbeat, stop executions that are to be cancelled, and take over from dead owners."""
+        """Send a heartbeat, stop executions that must be cancelled, and interrupt the executions of dead owners."""
         pulse = await self._beat()
         for key in pulse.to_cancel:
             await self._executions.stop(key)
@@ -115,7 +118,7 @@ class Presence:
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
         is_resuming = self._resuming is not None and not self._resuming.done()
         if self._is_ready and not self._is_draining and not is_resuming:
-            self._resuming = asyncio.create_task(self._resume_unattended())  # a beat must not wait for it
+            self._resuming = asyncio.create_task(self._resume_unattended())  # heartbeats must not wait for resumes
 
     async def _beat(self) -> Pulse:
         try:
@@ -134,7 +137,7 @@ class Presence:
             for key in found:
                 if key not in self._left_alone and self._executions.registry.has_room_for_others:
                     await self._resume(key)
-        except (Overloaded, Unavailable) as error:  # later, then
+        except (Overloaded, Unavailable) as error:  # the next heartbeat tries again
             log.warning("what was interrupted cannot be resumed now", reason=str(error))
 
     async def _resume(self, key: ExecutionKey) -> None:
@@ -151,7 +154,7 @@ class Presence:
                 await self._executions.resume(key)
                 log.info("an execution is resumed", request_id=key.request_id, tenant=key.tenant)
         except (Overloaded, Unavailable) as error:
-            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # another tenant may have room
+            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # another tenant may have capacity left
                 raise
         except Exception:
             self._left_alone.add(key)

@@ -1,4 +1,4 @@
-"""The services that the orchestrator is the hub of."""
+"""The services that the orchestrator connects."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Services:
     """The services and settings of a run.
 
     `approvals` stores the tool calls that wait for an approval. `tool_policy` is the deployment's policy.
-    `max_offered_tool_bytes` limits the registered tools offered to a model, unless the request names them; 0 is
-    unlimited. `custom_steps` are the step kinds that the deployment registered, by name. `calibrations`, `guards` and
-    `experiments` are also the deployment's; `guards` None means no guards.
+    `max_offered_tool_bytes` limits the size of the registered tools that a model is offered, unless the request names
+    the tools; 0 means no limit. `custom_steps` maps the names of the deployment's step kinds to their steps.
+    `calibrations`, `guards` and `experiments` also belong to the deployment. If `guards` is None, there are no guards.
     """
 
     inference: InferencePort

@@ -1,1 +1,1 @@
-"""Between `pagantic.orchestrator.v1` and the core's types."""
+"""Conversion between `pagantic.orchestrator.v1` and the core's types."""

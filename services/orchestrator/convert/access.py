@@ -1,4 +1,4 @@
-"""API keys, budgets and records of the audit <-> proto."""
+"""Converts API keys, budgets and audit records to and from proto."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from services.orchestrator.core.admission.budget import MICRO, Budget, Period
 _SCOPES = EnumCodec(key_pb2.KeyScope, Scope, "KEY_SCOPE_", unknown=None)
 _PERIODS = EnumCodec(budget_pb2.BudgetPeriod, Period, "BUDGET_PERIOD_", unknown=None)
 _DECISIONS = EnumCodec(audit_pb2.AuditDecision, Decision, "AUDIT_DECISION_", unknown=None)
-MAX_TIME_US = 253_402_300_799_999_999  # the last moment that a Timestamp has
+MAX_TIME_US = 253_402_300_799_999_999  # the latest time that a Timestamp can represent
 _MEMBERS = {member.value: member for member in Decision}
 
 
 def scopes_from_proto(numbers: list[int]) -> frozenset[Scope]:
-    """Decode scopes; raises InvalidRequest for an unknown scope."""
+    """Decode scopes. Raises InvalidRequest if a scope is unknown."""
     scopes = [_SCOPES.from_proto(number) for number in numbers]
     if None in scopes:
         raise InvalidRequest("scopes has one that is unspecified or not known")
@@ -31,7 +31,7 @@ def scopes_from_proto(numbers: list[int]) -> frozenset[Scope]:
 
 
 def key_to_proto(key: StoredKey) -> key_pb2.Key:
-    """Encode a key; its secret is not in it."""
+    """Encode a key without its secret."""
     return key_pb2.Key(
         key_id=key.key_id,
         tenant=key.tenant,
@@ -44,7 +44,7 @@ def key_to_proto(key: StoredKey) -> key_pb2.Key:
 
 
 def audit_record_to_proto(record: AuditRecord) -> audit_pb2.AuditRecord:
-    """Encode a record."""
+    """Encode an audit record."""
     entry = record.entry
     encoded = audit_pb2.AuditRecord(
         orchestrator=record.owner,
@@ -61,7 +61,7 @@ def audit_record_to_proto(record: AuditRecord) -> audit_pb2.AuditRecord:
         previous=record.previous,
         digest=record.digest,
     )
-    encoded.at.FromMicroseconds(min(max(entry.at_us, 0), MAX_TIME_US))  # a tampered record does not match its digest
+    encoded.at.FromMicroseconds(min(max(entry.at_us, 0), MAX_TIME_US))  # A tampered record fails its digest check.
     return encoded
 
 
@@ -70,7 +70,7 @@ def _moment(seconds: float) -> Timestamp:
 
 
 def period_from_proto(number: int) -> Period:
-    """Decode a period; raises InvalidRequest for an unknown period."""
+    """Decode a period. Raises InvalidRequest if the period is unknown."""
     period = _PERIODS.from_proto(number)
     if period is None:
         raise InvalidRequest("period is unspecified or not known")

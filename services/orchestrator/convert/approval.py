@@ -1,4 +1,4 @@
-"""Rules, approvals and tainted spans <-> proto."""
+"""Converts rules, approvals and tainted spans to and from proto."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _DECISIONS = EnumCodec(approval_pb2.ApprovalDecision, Decision, "APPROVAL_DECISI
 
 
 def policy_from_proto(rules: Sequence[approval_pb2.ToolRule]) -> ToolPolicy:
-    """Decode the rules of a request; raises InvalidRequest for an empty rule."""
+    """Decode the rules of a request. Raises InvalidRequest if a rule is empty."""
     policy = ToolPolicy(tuple(map(_rule_from_proto, rules)))
     check_rules(policy.rules)
     return policy
 
 
 def action_to_proto(action: ToolAction) -> approval_pb2.ToolAction.ValueType:
-    """Encode the action for a tool's calls."""
+    """Encode the action that a policy takes on a tool's calls."""
     return _ACTIONS.to_proto(action)
 
 
 def decision_from_proto(value: int) -> Decision:
-    """Decode the decision of a caller; raises InvalidRequest for any but APPROVED and REJECTED."""
+    """Decode a caller's decision. Raises InvalidRequest unless it is APPROVED or REJECTED."""
     decision = _DECISIONS.from_proto(value)
     if decision not in (Decision.APPROVED, Decision.REJECTED):
         raise InvalidRequest("decision must be APPROVAL_DECISION_APPROVED or APPROVAL_DECISION_REJECTED")

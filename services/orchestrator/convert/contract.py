@@ -1,4 +1,4 @@
-"""Output contracts, rules, and policies of retries, votes and replays <-> proto."""
+"""Converts output contracts, rules, and the policies of retries, votes and replays to and from proto."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
 
 
 def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
-    """Decode an output contract; unset switches are on. Raises InvalidRequest for an unknown schema_in_prompt."""
+    """Decode an output contract, in which an unset switch is on.
+
+    Raises InvalidRequest if `schema_in_prompt` is unknown.
+    """
     schema_in_prompt = _SCHEMA_IN_PROMPT.get(output.schema_in_prompt)
     if schema_in_prompt is None:
         raise InvalidRequest(f"output.schema_in_prompt {output.schema_in_prompt} is not known")
@@ -80,7 +83,7 @@ def rule_from_proto(rule: contract_pb2.Rule) -> Rule:
 
 
 def retry_from_proto(retry: plan_pb2.RetryPolicy) -> RetryPolicy:
-    """Decode a policy; raises InvalidRequest for an unknown kind of backoff."""
+    """Decode a retry policy. Raises InvalidRequest if the kind of backoff is unknown."""
     if retry.kind not in _BACKOFF_KINDS:
         raise InvalidRequest(f"retry.kind {retry.kind} is not known")
     max_retries = DEFAULT_MAX_RETRIES
@@ -94,7 +97,7 @@ def retry_from_proto(retry: plan_pb2.RetryPolicy) -> RetryPolicy:
 
 
 def retry_to_proto(retry: RetryPolicy) -> plan_pb2.RetryPolicy:
-    """Encode a policy."""
+    """Encode a retry policy."""
     kind = plan_pb2.BACKOFF_KIND_FIXED
     if retry.is_exponential:
         kind = plan_pb2.BACKOFF_KIND_EXPONENTIAL
@@ -102,7 +105,7 @@ def retry_to_proto(retry: RetryPolicy) -> plan_pb2.RetryPolicy:
 
 
 def voting_from_proto(voting: execution_pb2.Voting) -> Voting:
-    """Decode how to vote; raises InvalidRequest for an unknown strategy."""
+    """Decode a voting policy. Raises InvalidRequest if the strategy is unknown."""
     strategy = _STRATEGIES.from_proto(voting.strategy)
     if strategy is None and voting.strategy != execution_pb2.VOTING_STRATEGY_UNSPECIFIED:
         raise InvalidRequest(f"voting.strategy {voting.strategy} is not known")
@@ -115,7 +118,7 @@ def voting_from_proto(voting: execution_pb2.Voting) -> Voting:
 
 
 def replay_from_proto(replay: execution_pb2.Replay) -> ReplayPolicy:
-    """Decode a replay; raises InvalidRequest for an unknown value of tools."""
+    """Decode a replay policy. Raises InvalidRequest if the value of `tools` is unknown."""
     tools = _REPLAY_TOOLS.from_proto(replay.tools)
     if tools is None and replay.tools != execution_pb2.REPLAY_TOOLS_UNSPECIFIED:
         raise InvalidRequest(f"replay.tools {replay.tools} is not known")

@@ -1,4 +1,4 @@
-"""Questions and decisions <-> proto."""
+"""Converts questions and decisions to and from proto."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _ABSTENTIONS = EnumCodec(decision_pb2.Abstention, Abstention, "ABSTENTION_", unk
 
 
 def decisions_from_proto(decisions: decision_pb2.Decisions) -> Decisions:
-    """Decode the questions of a request; raises InvalidRequest for a missing kind or an option without a value."""
+    """Decode the questions of a request.
+
+    Raises InvalidRequest if a question has no kind, or if an option has no value.
+    """
     return Decisions(
         questions=tuple(
             _question_from_proto(question, f"decisions.questions[{position}]")

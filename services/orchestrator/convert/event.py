@@ -1,7 +1,7 @@
-"""Event <-> ExecutionEvent.
+"""Converts an Event to and from an ExecutionEvent.
 
-Two tables map a payload's type to its encoder and a field to its decoder. Text deltas are not stored, so they have no
-decoder.
+Two tables map the type of a payload to its encoder, and a field to its decoder. Text deltas are not stored, so they
+have no decoder.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def encode_payload(payload: Payload) -> dict[str, Any]:
 
 
 def decode_payload(encoded: event_pb2.ExecutionEvent) -> Payload:
-    """Decode the payload of a stored event; raises ValueError for a kind that this version does not store."""
+    """Decode the payload of a stored event.
+
+    Raises ValueError if this version does not store events of that kind.
+    """
     field = encoded.WhichOneof("event")
     if field is None or field not in DECODERS:
         raise ValueError(f"an event of kind {field!r} is not one that this version stores")

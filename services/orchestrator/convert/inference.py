@@ -1,4 +1,4 @@
-"""Outputs and settings of inferences, and the replicas that make them <-> proto."""
+"""Converts the outputs and settings of inferences, and reports of replicas, to and from proto."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ REASONING_MODES = EnumCodec(generation_pb2.ReasoningMode, ReasoningMode, "REASON
 
 
 def reasoning_to_proto(reasoning: Reasoning) -> generation_pb2.Reasoning:
-    """Encode how a reasoning model is to think."""
+    """Encode the reasoning settings of a model."""
     return generation_pb2.Reasoning(mode=REASONING_MODES.to_proto(reasoning.mode), max_tokens=reasoning.max_tokens)
 
 
 def finish_reason_to_proto(reason: FinishReason | None) -> generation_pb2.FinishReason.ValueType:
-    """Encode a finish reason; None is unset."""
+    """Encode a finish reason, or leave it unset if it is None."""
     return _REASONS.to_proto(reason)
 
 
 def finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason:
-    """Decode a finish reason; an unknown reason becomes ERROR."""
+    """Decode a finish reason, or return ERROR if the reason is unknown."""
     return _REASONS.from_proto(value)
 
 
 def set_finish_reason_from_proto(value: generation_pb2.FinishReason.ValueType) -> FinishReason | None:
-    """Decode an optional finish reason; None if unset."""
+    """Decode an optional finish reason, or return None if it is unset."""
     if value == generation_pb2.FINISH_REASON_UNSPECIFIED:
         return None
     return _REASONS.from_proto(value)
 
 
 def logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
-    """Encode a token's log-probability and its alternatives'."""
+    """Encode a token's log-probability and the log-probabilities of its alternatives."""
     return generation_pb2.TokenLogprob(
         token=logprob.token,
         piece=logprob.piece.encode(_BYTES),
@@ -53,19 +53,19 @@ def logprob_to_proto(logprob: TokenLogprob) -> generation_pb2.TokenLogprob:
 
 
 def logprob_from_proto(logprob: generation_pb2.TokenLogprob) -> TokenLogprob:
-    """Decode a token's log-probability and its alternatives'."""
+    """Decode a token's log-probability and the log-probabilities of its alternatives."""
     top = tuple(logprob_from_proto(other) for other in logprob.top)
     return TokenLogprob(logprob.token, logprob.piece.decode(_BYTES), logprob.logprob, top)
 
 
 def vectors_to_proto(vectors: Vectors) -> inference_service_pb2.EmbedResponse:
-    """Encode vectors."""
+    """Encode embedding vectors."""
     encoded = [inference_service_pb2.Embedding(values=values) for values in vectors.values]
     return inference_service_pb2.EmbedResponse(embeddings=encoded, usage=usage_to_proto(vectors.usage))
 
 
 def reranked_to_proto(reranked: Reranked) -> orchestrator_service_pb2.RerankResponse:
-    """Encode texts in the order of their relevance."""
+    """Encode reranked texts in the order of their relevance."""
     encoded = [
         orchestrator_service_pb2.RerankedText(index=text.index, relevance_score=text.relevance)
         for text in reranked.results
@@ -74,7 +74,7 @@ def reranked_to_proto(reranked: Reranked) -> orchestrator_service_pb2.RerankResp
 
 
 def token_count_to_proto(count: TokenCount) -> inference_service_pb2.CountTokensResponse:
-    """Encode numbers of tokens."""
+    """Encode a token count."""
     return inference_service_pb2.CountTokensResponse(
         text_tokens=count.texts,
         chat_tokens=count.chat,
@@ -96,7 +96,7 @@ def replica_to_proto(report: ReplicaReport) -> replica_pb2.Replica:
 
 
 def replica_change_to_proto(change: ReplicaChange) -> replica_pb2.ReplicaResult:
-    """Encode the result of a change in a replica."""
+    """Encode the result of a change to a replica."""
     return replica_pb2.ReplicaResult(
         address=change.address, was_loaded=change.was_loaded, error=encode_optional(change.error, _error_to_proto)
     )

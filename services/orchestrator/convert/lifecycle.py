@@ -1,4 +1,4 @@
-"""Lifecycle states, moments, variants of experiments and the acts of guards <-> proto."""
+"""Converts lifecycle states, timestamps, experiment variants and guard reports to and from proto."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GUARD_OUTCOMES = EnumCodec(event_pb2.GuardOutcome, GuardOutcome, "GUARD_OUTCOME
 
 
 def state_to_proto(state: State | None) -> execution_pb2.LifecycleState.ValueType:
-    """Encode a state; None is unset."""
+    """Encode a state, or leave it unset if it is None."""
     return _STATES.to_proto(state)
 
 
 def state_from_proto(value: int) -> State | None:
-    """Decode a state; None if unset. Raises InvalidRequest for an unknown state."""
+    """Decode a state, or return None if it is unset. Raises InvalidRequest if the state is unknown."""
     state = _STATES.from_proto(value)
     if state is None and value != execution_pb2.LIFECYCLE_STATE_UNSPECIFIED:
         raise InvalidRequest(f"there is no state {value}: use one of {', '.join(_PREFIX + one for one in State)}")
@@ -35,7 +35,7 @@ def state_from_proto(value: int) -> State | None:
 
 
 def timestamp_to_proto(moment: datetime) -> Timestamp:
-    """Encode a moment."""
+    """Encode a timestamp."""
     timestamp = Timestamp()
     timestamp.FromDatetime(moment)
     return timestamp

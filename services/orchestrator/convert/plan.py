@@ -1,4 +1,4 @@
-"""Plans, and the inputs and outputs of their steps <-> proto."""
+"""Converts plans, and the inputs and outputs of their steps, to and from proto."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
 def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
-    """Decode a plan; raises InvalidRequest for parameters that are not a JSON object."""
+    """Decode a plan. Raises InvalidRequest if the parameters of a step are not a JSON object."""
     trace = PlanTrace(
         planner_id=plan.trace.planner_id or PlanTrace().planner_id,
         rationale=plan.trace.rationale,
@@ -48,7 +48,7 @@ def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
 
 
 def plan_to_proto(plan: Plan) -> plan_pb2.ExecutionPlan:
-    """Encode a plan, so that it can be sent back in a request."""
+    """Encode a plan in the form that a request accepts."""
     policy = plan_pb2.PlanPolicy(
         max_steps=plan.policy.max_steps,
         allowed_step_kinds=sorted(plan.policy.allowed_kinds or ()),
@@ -101,7 +101,7 @@ def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
 
 def result_from_proto(result: plan_pb2.StepResult) -> StepResult:
     """Decode the result of a step."""
-    usage = result.output.usage  # where earlier versions stored it
+    usage = result.output.usage  # the field in which earlier versions stored the usage
     if result.HasField("usage"):
         usage = result.usage
     return StepResult(

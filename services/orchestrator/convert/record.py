@@ -1,6 +1,6 @@
-"""Records of the journal (executions, conversations, usage), callable tools and prompt templates -> proto.
+"""Encodes journal records (executions, conversations, usage), callable tools and prompt templates as proto.
 
-Requests to keep <- proto.
+Also decodes the requests to keep.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def _request_of(kept: KeptRequest | None) -> execution_pb2.SystemRequest | None:
 
 
 def kept_request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> KeptRequest | None:
-    """Return the part of a request to keep under this id; raises InvalidRequest for metadata without `keep_request`."""
+    """Return the part of a request that is kept under this ID, or None if the request is not to be kept.
+
+    Raises InvalidRequest if the request has metadata but `keep_request` is not set.
+    """
     if not request.keep_request:
         if request.metadata:
             raise InvalidRequest("metadata is kept with the request alone: set keep_request, or leave metadata out")

@@ -1,4 +1,4 @@
-"""SystemRequest -> Request, and the context policy for the context service."""
+"""Decodes a SystemRequest to a Request, and encodes the context policy for the context service."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penal
 def request_from_proto(
     request: execution_pb2.SystemRequest, request_id: str, account: Account = DEFAULT_ACCOUNT
 ) -> Request:
-    """Decode a request of an account under this id; raises InvalidRequest for an unknown mode, role or enum."""
+    """Decode a request of an account under this ID.
+
+    Raises InvalidRequest if a mode, a role or another enum value is unknown.
+    """
     return Request(
         request_id=request_id,
         session_id=request.session_id,
@@ -107,11 +110,9 @@ def request_from_proto(
 
 
 def fingerprint_of(request: execution_pb2.SystemRequest, caller: str = "") -> str:
-    """SHA-256 of the payload, hex: equal payloads give equal fingerprints.
+    """Return the SHA-256 of the payload in hexadecimal. Equal payloads of one caller have equal fingerprints.
 
-    The request_id, the trace_id and the metadata are no part of it.
-
-    Each caller has fingerprints of its own.
+    The request_id, the trace_id and the metadata are not included. The fingerprints of different callers differ.
     """
     payload = execution_pb2.SystemRequest()
     payload.CopyFrom(request)
@@ -153,7 +154,7 @@ def scorer_to_proto(scorer: WeightedScorer) -> ranking_pb2.WeightedScorer:
 
 
 def mode_from_proto(value: int) -> Mode | None:
-    """Decode a mode; None if unset. Raises InvalidRequest for an unknown mode."""
+    """Decode a mode, or return None if it is unset. Raises InvalidRequest if the mode is unknown."""
     mode = _MODES.from_proto(value)
     if mode is None and value != execution_pb2.MODE_UNSPECIFIED:
         raise InvalidRequest(f"there is no mode {value}: use one of {_KNOWN_MODES}")

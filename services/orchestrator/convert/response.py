@@ -1,4 +1,4 @@
-"""Responses and their parts <-> proto."""
+"""Converts responses and their parts to and from proto."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _candidate_from_proto(candidate: execution_pb2.VoteCandidate) -> Candidate:
 
 
 def tool_record_to_proto(record: ToolCallRecord) -> execution_pb2.ToolCallRecord:
-    """Encode a call that ran."""
+    """Encode the record of a tool call that ran."""
     return execution_pb2.ToolCallRecord(
         id=record.id,
         name=record.name,

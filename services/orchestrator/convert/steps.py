@@ -1,4 +1,4 @@
-"""Steps of recorded executions -> proto."""
+"""Encodes the steps of recorded executions as proto."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, Record
 
 
 def steps_to_proto(record: Record, page_token: str, page_bytes: int) -> pb.ListStepsResponse:
-    """Encode a page of an execution's steps, at least one step; raises InvalidRequest for an unknown token."""
+    """Encode a page of an execution's steps, with at least one step.
+
+    Raises InvalidRequest if the page token is unknown.
+    """
     steps = _all_steps(record)
     first = 0
     if page_token:

@@ -1,4 +1,4 @@
-"""The cost of inferences, from a price table by model."""
+"""The cost of inferences, computed from a table of prices per model."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Any
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 
-DEFAULT_MODEL = ""  # the alias of requests that name no model; `default` in a table
+DEFAULT_MODEL = ""  # the alias in requests that name no model, written `default` in a table
 MAX_PRICE_USD = 1e9
 _TOKENS_PER_PRICE = 1_000_000
 _NAMES = ("prompt", "cached_prompt", "output")
 
 
 class PriceTableError(ValueError):
-    """The text is not a valid price table; the message says where."""
+    """Raised if a text is not a valid price table. The message locates the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of one model in USD per million tokens; `cached_prompt_usd` is for prompt tokens from the KV cache."""
+    """Prices of one model in USD per million tokens.
+
+    `cached_prompt_usd` is the price of prompt tokens from the KV cache.
+    """
 
     prompt_usd: float
     cached_prompt_usd: float
@@ -29,9 +32,9 @@ class Prices:
 
 
 def parse_prices(text: str) -> dict[str, Prices]:
-    """Parse a JSON object `{model: {"prompt", "cached_prompt", "output"}}`; empty text has no prices.
+    """Parse a JSON object `{model: {"prompt", "cached_prompt", "output"}}`. Empty text yields an empty table.
 
-    `cached_prompt` defaults to the price of `prompt`. Raises PriceTableError.
+    `cached_prompt` defaults to the price of `prompt`. Raises PriceTableError if the text is invalid.
     """
     if not text.strip():
         return {}
@@ -47,12 +50,15 @@ def parse_prices(text: str) -> dict[str, Prices]:
 
 
 def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
-    """Return a model's prices, None if missing from the table; an empty alias names the default model."""
+    """Return a model's prices, or None if the table lacks the model.
+
+    An empty alias selects the default model.
+    """
     return table.get(_alias_of(model))
 
 
 def highest_prices(table: Mapping[str, Prices]) -> Prices | None:
-    """Return the highest value of each price in a table; None for an empty table."""
+    """Return the highest value of each price in a table, or None if the table is empty."""
     if not table:
         return None
     return Prices(
@@ -63,7 +69,7 @@ def highest_prices(table: Mapping[str, Prices]) -> Prices | None:
 
 
 def prices_for(table: Mapping[str, Prices], asked: str, served: str = "") -> Prices | None:
-    """Return the prices of the model that served a request if known, else of the requested model."""
+    """Return the prices of the model that served a request, or else the prices of the requested model."""
     return (prices_of(table, served) if served else None) or prices_of(table, asked)
 
 
@@ -74,7 +80,7 @@ def _alias_of(model: str) -> str:
 
 
 def cost_usd(usage: TokenUsage, prices: Prices | None) -> float | None:
-    """Return the cost of a usage; None without prices. Reasoning tokens are output tokens."""
+    """Return the cost of a usage, or None if there are no prices. Reasoning tokens count as output tokens."""
     if prices is None:
         return None
     cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)

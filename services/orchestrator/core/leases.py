@@ -1,4 +1,4 @@
-"""Finds dead owners by their unchanged heartbeat counts. The owners need no common clock."""
+"""Detects dead owners by heartbeat counts that do not change. The owners do not need a common clock."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 class Leases:
     """The heartbeats of other owners, as one owner has seen them.
 
-    Invariant: an owner is dead once its heartbeat has not changed for the lease, by the observer's clock. After a long
-    gap the observer starts over: while the database did not answer, the others could not send heartbeats either.
+    Invariant: an owner is dead if its heartbeat count has not changed for the duration of the lease, by the observer's
+    clock. After a long gap the observer starts over, because no owner can send heartbeats while the database does not
+    answer.
     """
 
     def __init__(self, me: str, lease_s: float, longest_gap_s: float) -> None:
@@ -20,7 +21,7 @@ class Leases:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def observe(self, beats: Mapping[str, int], now_s: float) -> dict[str, int]:
-        """Record the beats seen now; return the dead owners with their last beats."""
+        """Record the current heartbeat counts, and return the dead owners with their last counts."""
         if now_s - self._looked_s > self._longest_gap_s:
             self._seen = {}
         self._looked_s = now_s
@@ -28,7 +29,7 @@ class Leases:
         return {owner: beat for owner, (beat, since_s) in self._seen.items() if now_s - since_s >= self._lease_s}
 
     def _moved(self, owner: str, beat: int, now_s: float) -> tuple[int, float]:
-        """Return an owner's beat and the time of its last change."""
+        """Return an owner's heartbeat count and the time of its last change."""
         last_beat, since_s = self._seen.get(owner, (beat, now_s))
         if last_beat != beat:
             since_s = now_s

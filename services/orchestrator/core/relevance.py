@@ -1,4 +1,4 @@
-"""The relevance of texts to a query, by the scores that a cross-encoder gave them."""
+"""The relevance of texts to a query, based on the scores of a cross-encoder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagantic_common.domain.usage import TokenUsage
 
 @dataclass(frozen=True, slots=True)
 class RelevantText:
-    """A text by its position in the request, and the probability that it is relevant."""
+    """The position of a text in the request, and the probability that the text is relevant."""
 
     index: int
     relevance: float
@@ -19,16 +19,16 @@ class RelevantText:
 
 @dataclass(frozen=True, slots=True)
 class Reranked:
-    """Texts, the most relevant first, and the usage of all texts that were scored."""
+    """Texts in descending order of relevance, and the usage of all scored texts."""
 
     results: tuple[RelevantText, ...]
     usage: TokenUsage = TokenUsage()
 
 
 def best_first(scores: Sequence[float]) -> tuple[RelevantText, ...]:
-    """Return the texts of these scores, most relevant first; equal scores keep their order.
+    """Return the scored texts in descending order of relevance. Texts with equal scores keep their order.
 
-    The order uses the scores, because the probabilities of very high scores are equal.
+    The order uses the scores rather than the probabilities, because the probabilities of very high scores are equal.
     """
     positions = sorted(range(len(scores)), key=lambda position: -scores[position])
     return tuple(RelevantText(position, probability_of(scores[position])) for position in positions)

@@ -1,4 +1,4 @@
-"""The size of a value: of its texts, which take nearly all of its memory, and of its encoded form."""
+"""The size of a value: the size of its texts, which take nearly all of its memory, and its encoded size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pagantic_common.domain.text.json_text import dump_json
 
 
 def text_size(value: Any) -> int:
-    """Return the characters of all texts in a value: of dataclasses, tuples, lists and dicts, however nested."""
+    """Return the number of characters of all texts in a value.
+
+    The value may consist of dataclasses, tuples, lists and dicts, nested to any depth.
+    """
     kind: Any = type(value)
     if kind is str:
         return len(value)
@@ -30,14 +33,17 @@ def text_size(value: Any) -> int:
 
 _SEQUENCES = frozenset({tuple, list, frozenset})
 _TEXTLESS = frozenset({bool, int, float})
-_TAG_BYTES = 2  # A field begins with its number and kind.
-_LENGTH_BYTES = 4  # This is enough for the length of a text or a message below 256 MiB.
-_NUMBER_BYTES = 16  # This is enough for a float, an enum or a moment.
+_TAG_BYTES = 2  # A field begins with its number and its wire type.
+_LENGTH_BYTES = 4  # enough for the length of a text or a message below 256 MiB
+_NUMBER_BYTES = 16  # enough for a float, an enum or a timestamp
 _FIXED_BYTES: Mapping[type, int] = {float: _TAG_BYTES + 8, bool: _TAG_BYTES + 1, type(None): 0}
 
 
 def encoded_bound(value: Any) -> int:
-    """Return a size in bytes that the protobuf field of a value does not exceed. Mappings become JSON texts."""
+    """Return an upper bound, in bytes, for the size of a value's protobuf field.
+
+    Mappings are encoded as JSON texts.
+    """
     kind: Any = type(value)
     if kind in _FIXED_BYTES:
         return _FIXED_BYTES[kind]
@@ -57,7 +63,7 @@ def encoded_bound(value: Any) -> int:
 
 
 def byte_size(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
+    """Return the size of a text in bytes of UTF-8."""
     if text.isascii():
         return len(text)
     return len(text.encode(errors="replace"))

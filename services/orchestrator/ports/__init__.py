@@ -1,1 +1,1 @@
-"""The ports of the app: other services, and storage."""
+"""The ports of the app to other services and to storage."""

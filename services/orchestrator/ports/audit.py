@@ -1,4 +1,4 @@
-"""Storage of the audit."""
+"""Storage of the audit log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ class AuditStore(Protocol):
     """An append-only chain of records for each orchestrator."""
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
-        """Queue an entry. It is stored no later than work queued after it; with `can_wait`, it may wait for such work.
+        """Queue an entry, which is stored no later than any work queued after it.
 
-        The awaitable ends once the entry is stored, and raises Unavailable if that fails.
+        If `can_wait` is set, the entry may wait for such work. The awaitable completes once the entry is stored. It
+        raises Unavailable if the entry cannot be stored.
         """
 
     async def list_audit_records(self, *, tenant: str, limit: int, after: str) -> Page[AuditRecord]:
-        """Return records by orchestrator and position; of all tenants where `tenant` is empty.
+        """Return records by orchestrator and position. If `tenant` is empty, return records of all tenants.
 
-        `after` is the last page's token. Raises InvalidRequest for an invalid token.
+        `after` is the token from the previous page. Raises InvalidRequest if the token is invalid.
         """

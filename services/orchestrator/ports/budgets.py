@@ -1,4 +1,4 @@
-"""Storage of budgets, shared by all orchestrators of a database."""
+"""Storage of budgets, which all orchestrators of a database share."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ from services.orchestrator.ports.page import Page
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An account's budget after a request for a grant, and the granted amount; None if too little is left."""
+    """An account's budget after a request for a grant, and the granted amount.
+
+    `granted` is None if too little is left.
+    """
 
     budget: Budget
     granted: Amount | None
 
 
 class BudgetStore(Protocol):
-    """Budgets by account. Times are seconds since 1970."""
+    """Stores budgets by account. Times are in seconds since 1970."""
 
     async def set_budget(self, budget: Budget) -> Budget:
-        """Set the limits of an account and return its budget; a budget without limits is deleted.
+        """Set the limits of an account and return its budget. A budget without limits is deleted.
 
         The granted amount and `made_at` of the stored budget are kept unless the period changes.
         """
 
     async def find_budget(self, account: Account, now_s: float) -> Budget | None:
-        """Return an account's budget in the period of a moment; None without a budget."""
+        """Return an account's budget in the period that contains a moment, or None if the account has no budget."""
 
     async def has_subject_budgets(self, tenant: str) -> bool:
         """Return whether any subject of a tenant has a budget."""
 
     async def list_budgets(self, *, limit: int, after: str, now_s: float) -> Page[Budget]:
-        """Return budgets by tenant and subject; `after` is the last page's token.
+        """Return budgets by tenant and subject. `after` is the token from the previous page.
 
-        Raises InvalidRequest for a wrong token.
+        Raises InvalidRequest if the token is invalid.
         """
 
     async def grant(self, account: Account, least: Amount, now_s: float) -> Grant | None:
-        """Grant a part of an account's budget, at least `least`; None without a budget."""
+        """Grant at least `least` from an account's budget, or return None if the account has no budget."""
 
     async def give_back(self, account: Account, amount: Amount, budget: tuple[float, float]) -> None:
-        """Give back an unused part of a grant; does nothing unless `budget` identifies the current budget."""
+        """Return an unused part of a grant to the budget.
+
+        Does nothing unless `budget` identifies the current budget.
+        """

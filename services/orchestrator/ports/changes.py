@@ -1,4 +1,4 @@
-"""Change notifications: wake waiters after a write of any orchestrator."""
+"""Signals of changes, which wake waiters after a write by any orchestrator."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 
 class Watch(Protocol):
-    """A watch on changes of one execution or conversation."""
+    """A watch for changes of one execution or conversation."""
 
     async def wait(self, poll_s: float, limit_s: float = math.inf) -> None:
-        """Wait for a possible change since the last wait, at most `limit_s` seconds.
+        """Wait for a possible change since the last wait, for at most `limit_s` seconds.
 
-        If writes of other orchestrators do not notify, it returns after `poll_s` seconds, otherwise after a few
-        seconds at most. The caller must therefore check for the change each time.
+        If no signals of other orchestrators' writes are available, the method returns after `poll_s` seconds.
+        Otherwise it returns after a few seconds at most. The caller must therefore check for the change each time.
         """
 
 
 class Changes(Protocol):
-    """The changes of executions and conversations that are committed."""
+    """The committed changes of executions and conversations."""
 
     def watching(self, key: ExecutionKey | SessionKey) -> AbstractContextManager[Watch]:
-        """Watch an execution, or a conversation for the end of a turn. Changes from now on are noticed."""
+        """Watch an execution, or a conversation for the end of a turn. Changes from now on are detected."""

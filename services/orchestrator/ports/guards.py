@@ -1,4 +1,4 @@
-"""The plug-ins of guards."""
+"""The plug-ins that guards run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ class GuardRunner(Protocol):
     """Runs plug-ins in isolation, so that a hostile text cannot harm other work."""
 
     async def find(self, rule: GuardRule, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
-        """Return the findings of the rule's plug-in in each text; raises PaganticError if it fails or times out."""
+        """Return the findings of the rule's plug-in in each text.
+
+        Raises PaganticError if the plug-in fails or times out.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Trusted identity providers, and callers that are identified by certificates."""
+"""Trusted identity providers, and callers that certificates identify."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Issuer:
 
     Attributes:
         audience: The required `aud` of a token.
-        tenant: The tenant of every token; empty to use `tenant_claim`.
-        tenant_claim: The claim with the tenant.
-        scopes: The scopes of every token; empty to use `scope_claim`.
-        scope_claim: The claim with the scopes, as text or as a list; `pagantic:read` gives the scope READ. No claim
-            gives ADMIN.
+        tenant: The tenant of every token, or an empty string to use `tenant_claim`.
+        tenant_claim: The claim that contains the tenant.
+        scopes: The scopes of every token, or an empty set to use `scope_claim`.
+        scope_claim: The claim that contains the scopes, as text or as a list. `pagantic:read` grants the scope READ. No
+            claim grants ADMIN.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -33,7 +33,7 @@ class Issuer:
     scope_claim: str = "scope"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an issuer that cannot be used."""
+        """Raise ValueError if the issuer is invalid."""
         if not self.audience:
             raise ValueError("audience is empty: a token for another service would be valid here")
         if bool(self.tenant) == bool(self.tenant_claim):
@@ -42,11 +42,11 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class CertificateCaller:
-    """A caller that is identified by its certificate.
+    """A caller that its certificate identifies.
 
     Attributes:
-        tenant: Its tenant.
-        scopes: Its scopes.
+        tenant: The caller's tenant.
+        scopes: The caller's scopes.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -55,7 +55,7 @@ class CertificateCaller:
     scopes: frozenset[Scope]
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a caller that could do nothing."""
+        """Raise ValueError if the tenant is malformed or if the caller has no scopes."""
         if not is_id(self.tenant):
             raise ValueError("tenant is not an id")
         if not self.scopes:
@@ -63,6 +63,6 @@ class CertificateCaller:
 
 
 def is_fetchable(url: str) -> bool:
-    """Return whether keys may be fetched from a URL: over TLS, or from this machine."""
+    """Return whether keys may be fetched from a URL. The URL must use TLS or name this machine."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))

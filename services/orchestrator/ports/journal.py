@@ -1,6 +1,7 @@
 """The journal: storage for executions, their events, conversations and usage.
 
-Whatever a caller can name is named by a key with its tenant; another tenant's is NotFound. Owners are orchestrators.
+The key of everything that a caller can name contains the tenant. An object of another tenant is NotFound. Owners are
+orchestrators.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 
-MAX_STATE_VALUES = 100  # per session
+MAX_STATE_VALUES = 100  # values per session
 MAX_LISTED_CHARS = 1024
-MAX_STATE_BYTES = 256 * 1024  # of all of them, as UTF-8
+MAX_STATE_BYTES = 256 * 1024  # the total size of a session's values, as UTF-8
 
 
 class Durability(StrEnum):
-    """The failure that a completed write survives: the end of this process, or also a power cut."""
+    """The failure that a completed write survives: the end of this process, or also a power failure."""
 
     PROCESS = "process"
     POWER = "power"
@@ -40,8 +41,8 @@ class Durability(StrEnum):
 class ExecutionRecord:
     """The record of an execution.
 
-    `response` is None until the execution has ended, `kept` if the request is not kept. Lists omit responses and kept
-    requests; lists by metadata include the metadata.
+    `response` is None until the execution has ended. `kept` is None if the request is not kept. Lists omit responses
+    and kept requests. Lists by metadata include the metadata.
     """
 
     request_id: str
@@ -75,7 +76,7 @@ class ExecutionRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A stored conversation. Lists omit messages, and include at most one value. Values are JSON documents."""
+    """A stored conversation. Lists omit messages and include at most one value. Values are JSON documents."""
 
     session_id: str
     messages: tuple[Message, ...]
@@ -88,7 +89,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """Usage and cost of the ended executions of one subject and session with one model, of any age."""
+    """The usage and cost of all ended executions, of any age, of one subject and session with one model."""
 
     session_id: str
     model: str
@@ -105,8 +106,8 @@ class UsageTotal:
 class Write:
     """An atomic write: the record of an execution, and its new events and entries.
 
-    `entries` are numbered from `position`. `turn` and `used` belong to a record with a response: the conversation's new
-    messages, and the cost.
+    `entries` are numbered from `position`. `turn` contains the conversation's new messages, and `used` the cost. Both
+    belong to a record with a response.
     """
 
     record: ExecutionRecord
@@ -119,42 +120,43 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The result of a heartbeat: every owner's count, and the executions that this owner must stop."""
+    """The result of a heartbeat: the count of every owner, and the executions that this owner must stop."""
 
     beats: Mapping[str, int]
     to_cancel: tuple[ExecutionKey, ...] = ()
 
 
 class ExecutionJournal(Changes, Protocol):
-    """Executions, their events, and their entries for a resume."""
+    """Executions, their events, and the entries from which they can be resumed."""
 
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
     ) -> ExecutionRecord | None:
-        """Store a new execution of this owner and return None, or return the existing execution with the id.
+        """Store a new execution of this owner and return None, or return the existing execution with the ID.
 
         Raises Aborted, and stores nothing, if `takes_turn` is set and another execution has the session's turn.
         """
 
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
-        """Store a new execution of this owner under a new id, in order with its writes.
+        """Store a new execution of this owner under a new ID, before its later writes.
 
-        It may share a transaction some milliseconds later. Its later writes fail when it fails.
+        The write may share a transaction some milliseconds later. If it fails, the later writes of the execution fail.
         """
 
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:
-        """Restart an execution that had `ended`, with this owner; return the sequence of its last event.
+        """Restart an execution that had `ended`, with this owner, and return the sequence of its last event.
 
-        Its events stay. Returns None if another caller has already restarted it. Raises Aborted as `admit` does.
+        Its events are kept. Returns None if another caller has already restarted the execution. Raises Aborted under
+        the same conditions as `admit`.
         """
 
     async def after_sequence(self, key: ExecutionKey) -> int:
-        """Return the last sequence of an earlier run under the id; 0 when the execution ran once."""
+        """Return the last sequence of an earlier run under the ID, or 0 if there was no earlier run."""
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
-        """Store a write; with `can_wait` it may share a transaction some milliseconds later.
+        """Store a write. If `can_wait` is set, the write may share a transaction some milliseconds later.
 
         Writes are stored in the order of the calls. Raises Conflict if another owner has taken over the execution.
         """
@@ -173,10 +175,10 @@ class ExecutionJournal(Changes, Protocol):
         metadata: Mapping[str, str],
         mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
-        """Return a tenant's executions, newest first; `after` is the token of the previous page.
+        """Return a tenant's executions, newest first. `after` is the token from the previous page.
 
-        With `metadata`, only executions with all of it; a page is then short if many other executions were scanned.
-        Raises InvalidRequest for an invalid token.
+        If `metadata` is given, only executions that have all of it are returned. In that case a page may be short if
+        many other executions were scanned. Raises InvalidRequest if the token is invalid.
         """
 
     async def update_metadata(
@@ -184,126 +186,133 @@ class ExecutionJournal(Changes, Protocol):
     ) -> ExecutionRecord:
         """Set and remove metadata of an execution, and return its record.
 
-        Raises NotFound, PreconditionFailed where the request is not kept, InvalidRequest for too much metadata.
+        Raises NotFound if the execution does not exist, PreconditionFailed if its request is not kept, and
+        InvalidRequest if there is too much metadata.
         """
 
     async def delete_execution(self, key: ExecutionKey) -> None:
         """Delete an execution with all its data except its usage.
 
-        Raises NotFound, and PreconditionFailed if it runs.
+        Raises NotFound if the execution does not exist, and PreconditionFailed if it is running.
         """
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
-        """Return the stored events above a sequence, in sequence, at most `limit` unless that is 0.
+        """Return the stored events after a sequence, in order. A `limit` of 0 means no limit.
 
-        Raises NotFound.
+        Raises NotFound if the execution does not exist.
         """
 
     async def timeline_page(
         self, key: ExecutionKey, after: int, limit: int, max_bytes: int
     ) -> tuple[list[Event], bool]:
-        """Return the stored events above a sequence within the limits, at least one event, and whether there are more.
+        """Return the stored events after a sequence within the limits, at least one event, and whether there are more.
 
-        Raises NotFound.
+        Raises NotFound if the execution does not exist.
         """
 
     async def entries(self, key: ExecutionKey) -> list[Entry]:
-        """Return the entries for a resume, or for a replay.
+        """Return the entries for resuming or replaying an execution.
 
-        The entries of an execution without a kept request are deleted when it ends. Raises PreconditionFailed for
-        unreadable entries.
+        The entries of an execution without a kept request are deleted when it ends. Raises PreconditionFailed if the
+        entries are unreadable.
         """
 
     async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
-        """Return the keys of every tenant's unattended interrupted executions, oldest first.
+        """Return the keys of the interrupted executions of all tenants that no caller attends, oldest first.
 
-        These are the background executions, and plans if `with_plans` is set.
+        These are the background executions, and also plans if `with_plans` is set.
         """
 
 
 class Ownership(Protocol):
-    """Owners of executions: the orchestrators that share the storage."""
+    """The ownership of executions by the orchestrators that share the storage."""
 
     async def claim(self, key: ExecutionKey) -> bool:
-        """Make an interrupted execution this owner's; False when it is not interrupted, or no longer."""
+        """Make this owner the owner of an interrupted execution. Returns False if it is not interrupted any more."""
 
     async def request_cancel(self, key: ExecutionKey) -> None:
-        """Ask the owner of an execution to stop it at its next heartbeat."""
+        """Request that the owner of an execution stop it at the owner's next heartbeat."""
 
     async def beat(self) -> Pulse:
-        """Count up this owner's heartbeat, and read the others'.
+        """Increment this owner's heartbeat count, and read the counts of the other owners.
 
-        Raises PreconditionFailed when another process is this owner now.
+        Raises PreconditionFailed if another process is now this owner.
         """
 
     @property
     def write_failure(self) -> str:
-        """Why the last write failed; empty when it succeeded."""
+        """The reason that the last write failed, or an empty string if it succeeded."""
 
     async def interrupt(self, owner: str, beat: int) -> bool:
-        """Interrupt the executions of a dead owner; False when its heartbeat has moved, or another did so before."""
+        """Interrupt the executions of a dead owner.
+
+        Returns False if the owner's heartbeat count has changed, or if another owner has already interrupted them.
+        """
 
     async def release(self, keys: Sequence[ExecutionKey]) -> None:
         """Mark executions of this owner as interrupted."""
 
 
 class Conversations(Changes, Protocol):
-    """Conversations and the values kept for them."""
+    """Conversations, and the values stored for them."""
 
     async def take_turn(self, key: SessionKey, request_id: str) -> bool:
-        """Give an execution its session's turn, until it ends.
+        """Reserve a session's turn for an execution until it ends.
 
-        Returns False while another execution has the turn and runs, or was interrupted so recently that it may be
-        resumed.
+        Returns False while another execution has the turn and is running, or was interrupted so recently that it may
+        still be resumed.
         """
 
     async def has_turn(self, key: SessionKey, request_id: str) -> bool:
         """Return whether an execution has its session's turn."""
 
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
-        """Return a conversation's newest messages, oldest first, and the position of the first of them.
+        """Return a conversation's newest messages, oldest first, and the position of the first returned message.
 
-        At most `max_bytes` of messages, unless that is 0, but at least one message.
+        The messages have at most `max_bytes`, but at least one message is returned. A limit of 0 means no limit.
         """
 
     async def get_session(
         self, key: SessionKey, limit: int = 0, *, before: int = 0, max_bytes: int = 0
     ) -> SessionRecord:
-        """Return a conversation with its newest messages before a position, within the limits; 0 is no limit.
+        """Return a conversation with its newest messages before a position, within the limits.
 
-        Raises NotFound.
+        A limit of 0 means no limit. Raises NotFound if the conversation does not exist.
         """
 
     async def session_state(self, key: SessionKey) -> Mapping[str, str]:
-        """Return the values of a session, JSON documents by key; empty for an unknown session."""
+        """Return the values of a session, JSON documents by key, or an empty mapping if the session is unknown."""
 
     async def list_sessions(self, *, tenant: str, limit: int, after: str, state_key: str = "") -> Page[SessionRecord]:
-        """Return a tenant's conversations, last used first; `after` is as in `list_executions`.
+        """Return a tenant's conversations, most recently used first. `after` is as in `list_executions`.
 
-        Each has the value of the key as its state, unless the value is longer than MAX_LISTED_CHARS.
+        The state of each conversation contains the value of the key, unless the value is longer than MAX_LISTED_CHARS.
         """
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
-        """Set and remove values of a session, and make the session if needed; returns it without its messages.
+        """Set and remove values of a session, creating the session if needed, and return it without its messages.
 
-        Raises InvalidRequest for too many values, or too many bytes.
+        Raises InvalidRequest if there are too many values or too many bytes.
         """
 
     async def append_messages(self, key: SessionKey, messages: Sequence[Message]) -> SessionRecord:
-        """Append messages to a conversation, which is created if needed; returns it without its messages.
+        """Append messages to a conversation, creating it if needed, and return it without its messages.
 
-        Raises Aborted while an execution has its turn.
+        Raises Aborted while an execution has the session's turn.
         """
 
     async def delete_session(self, key: SessionKey) -> None:
-        """Remove a conversation and its executions that do not run. Raises NotFound when there is neither."""
+        """Delete a conversation and those of its executions that are not running.
+
+        Raises NotFound if there is neither a conversation nor an execution.
+        """
 
 
 class UsageLedger(Protocol):
-    """Usage and cost by tenant, session, model and subject."""
+    """The usage and cost of work by tenant, session, model and subject."""
 
     async def add_usage(self, used: UsageTotal) -> None:
-        """Add the usage of work outside of executions."""
+        """Add the usage of work outside executions."""
 
     async def usage_totals(
         self,
@@ -315,11 +324,14 @@ class UsageLedger(Protocol):
         model: str | None = None,
         subject: str | None = None,
     ) -> Page[UsageTotal]:
-        """Return a tenant's totals by session, model and subject, filtered by the given values; `after` is as above."""
+        """Return a tenant's totals by session, model and subject, filtered by the given values.
+
+        `after` is the token from the previous page.
+        """
 
 
 class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, ApprovalStore, Protocol):
-    """Storage that several orchestrators may share; each owns the executions that it runs.
+    """Storage that several orchestrators may share. Each orchestrator owns the executions that it runs.
 
     A change is durable once its method has returned. The writes of one execution are stored in the order of the calls.
     """

@@ -9,19 +9,19 @@ from services.orchestrator.ports.page import Page
 
 
 class KeyStore(Protocol):
-    """API keys, without their secrets, of every tenant."""
+    """Stores the API keys of all tenants, without their secrets."""
 
     async def add_key(self, key: StoredKey) -> None:
         """Store a new key."""
 
     async def find_key(self, key_id: str) -> StoredKey | None:
-        """Return a key; None for an unknown id."""
+        """Return a key, or None if its ID is unknown."""
 
     async def list_keys(self, *, tenant: str, limit: int, after: str) -> Page[StoredKey]:
-        """Return keys, the oldest first; of all tenants where `tenant` is empty. `after` is the last page's token.
+        """Return keys, oldest first. If `tenant` is empty, return the keys of all tenants.
 
-        Raises InvalidRequest for an invalid token.
+        `after` is the token from the previous page. Raises InvalidRequest if the token is invalid.
         """
 
     async def revoke_key(self, key_id: str, now_s: float) -> StoredKey:
-        """Revoke a key, unless it is revoked already, and return it. Raises NotFound."""
+        """Revoke a key unless it is already revoked, and return it. Raises NotFound if the key does not exist."""

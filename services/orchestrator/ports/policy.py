@@ -1,4 +1,4 @@
-"""Tenant permissions, defined by the operator's policies."""
+"""The permissions of tenants, as defined by the operator's policies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-DEFAULT_MODEL = "default"  # the policy name of the default model, for requests that do not name a model
+DEFAULT_MODEL = "default"  # the name in policies of the default model, for requests that name no model
 
 
 class Action(StrEnum):
-    """A tenant's action. The values are names in policies: do not change them."""
+    """An action of a tenant. The values are names in policies: do not change them."""
 
     INFER = "infer"
     CALL = "call"
@@ -20,14 +20,14 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model to infer with."""
+    """A model that a tenant uses."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool to call; `safety` is its class, in lower case."""
+    """A tool that a tenant calls. `safety` is its safety class in lower case."""
 
     name: str
     safety: str
@@ -35,7 +35,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection to retrieve from, or to change."""
+    """A collection that a tenant retrieves from or changes."""
 
     name: str
 
@@ -44,7 +44,7 @@ Resource = Model | Tool | Collection
 
 
 class Policy(Protocol):
-    """Decides."""
+    """Decides whether tenants may perform actions."""
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
-        """Return why a tenant may not do this; empty when it may."""
+        """Return the reason that a tenant may not do this, or an empty string if the action is permitted."""

@@ -1,4 +1,4 @@
-"""The other services. All methods raise PaganticError."""
+"""The ports to other services. All methods may raise PaganticError."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from services.orchestrator.core.model.retrieval import ContextPolicy, RankingOpt
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """The decoder's form of a constraint; `is_fully_enforced` if it covers the whole source.
+    """A constraint in the form that the decoder needs. `is_fully_enforced` is set if it covers the whole source.
 
-    `unsupported` lists the schema's keywords that the decoder does not enforce, with their places if known.
+    `unsupported` lists the schema's keywords that the decoder does not enforce, with their locations if known.
     """
 
     engine_text: str
@@ -33,7 +33,10 @@ class CompiledConstraint:
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The context message of a turn, None without chunks, its chunks, and the number of chunks without vectors."""
+    """The context message of a turn, its chunks, its token count, and the number of chunks without vectors.
+
+    `message` is None if there are no chunks.
+    """
 
     message: Message | None
     chunks: tuple[Chunk, ...] = ()
@@ -43,7 +46,10 @@ class BuiltContext:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The options of a reranking; an empty scorer is the default scorer, top_k 0 keeps all."""
+    """The options of a reranking.
+
+    An empty `scorer` selects the default scorer. A `top_k` of 0 keeps all chunks.
+    """
 
     scorer: str = ""
     min_score: float | None = None
@@ -53,7 +59,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A registered tool, whether it can be called now, why not, and its origin, empty for the deployment."""
+    """A registered tool, and whether it can be called now.
+
+    `unavailable_reason` is the reason that it cannot be called. `origin` is empty for a tool of the deployment.
+    """
 
     definition: ToolDefinition
     is_available: bool
@@ -63,9 +72,9 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The tokens of a prompt and of each text, and the context window; a window of 0 is unknown.
+    """The number of tokens of a prompt and of each text, and the size of the context window, or 0 if it is unknown.
 
-    `is_estimate` is set if another engine serves the model, so that its exact tokens are unknown.
+    `is_estimate` is set if another engine serves the model, so that the exact number of tokens is unknown.
     """
 
     chat: int
@@ -76,7 +85,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of texts, in their order, and the usage."""
+    """The vectors of texts, in the order of the texts, and the usage."""
 
     values: tuple[Sequence[float], ...]
     usage: TokenUsage = TokenUsage()
@@ -84,7 +93,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """Relevance of texts to a query, in their order, without bounds, and the usage."""
+    """The unbounded relevance scores of texts for a query, in the order of the texts, and the usage."""
 
     values: tuple[float, ...]
     usage: TokenUsage = TokenUsage()
@@ -92,7 +101,7 @@ class PairScores:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The natural logarithms of the probabilities of continuations, in their order, and the usage."""
+    """The natural logarithms of the probabilities of continuations, in order, and the usage."""
 
     logprobs: tuple[float, ...]
     usage: TokenUsage = TokenUsage()
@@ -100,15 +109,15 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class QuestionScores:
-    """The natural logarithms of the probabilities of each question's labels, the usage, and the model that served."""
+    """The natural logarithms of the probabilities of each question's labels, the usage, and the serving model."""
 
     logprobs: tuple[tuple[float, ...], ...]
     usage: TokenUsage = TokenUsage()
     model: str = ""
 
 
-# The function of a registered kind of step: (text of its input, parameters) -> text. It must be idempotent, because it
-# may run again after a failure or an interruption.
+# The function of a registered kind of step: (text of its input, parameters) -> text. The function must be idempotent,
+# because it may run again after a failure or an interruption.
 Report = Callable[[ToolProgress], Awaitable[None]]
 CustomStep = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
@@ -119,54 +128,55 @@ class InferencePort(Protocol):
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count the tokens of a conversation, 0 if it is empty, and of each text."""
+        """Count the tokens of a conversation, 0 if it is empty, and the tokens of each text."""
 
     async def list_models(self) -> Sequence[ModelInfo]:
         """Return the served models, the default model first."""
 
     def context_window(self, model: str) -> int:
-        """Return the last known context window of the model; 0 if unknown."""
+        """Return the last known context window of the model, or 0 if it is unknown."""
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-        """Stream the model's text, then the whole output. The first delta comes once the prompt is processed.
+        """Yield the pieces of the model's text, then the whole output.
 
-        Closing the generator stops decoding.
+        The first delta is yielded once the prompt is processed. Closing the generator stops decoding.
         """
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all.
+        """Yield the usage of the prompt, then each candidate as it ends, then the usage of all candidates.
 
-        Closing the generator stops decoding.
+        Each candidate is yielded with its usage. Closing the generator stops decoding.
         """
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        """Return the probability of each beginning of the answer, without decoding."""
+        """Return the log-probability of each continuation as the start of the answer, without decoding."""
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
-        """Return the probabilities of the labels of each question, without decoding."""
+        """Return the log-probabilities of the labels of each question, without decoding."""
 
     async def embed(self, texts: Sequence[str], model: str) -> Vectors:
-        """Return a vector of unit length for each text; an empty alias names the first embedding model."""
+        """Return a vector of unit length for each text. An empty alias selects the first embedding model."""
 
     async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
-        """Return how relevant each text is to a query; an empty alias names the first cross-encoder."""
+        """Return the relevance of each text to a query. An empty alias selects the first cross-encoder."""
 
 
 class PromptProvider(Protocol):
-    """Makes system prompts. A deployment may have a provider of its own."""
+    """Provides system prompts. A deployment may replace the provider."""
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
-        """Return the system prompt of a request, which may be empty; PREPARE calls it once per request.
+        """Return the system prompt of a request, which may be empty. PREPARE calls this once per request.
 
-        `session` has the stored values of the conversation, JSON documents by key, if the request names a template.
+        If the request names a template, `session` contains the stored values of the conversation, JSON documents by
+        key.
 
-        Raises InvalidRequest (CONFIG_INVALID) for an unknown template or variable.
+        Raises InvalidRequest (CONFIG_INVALID) if a template or a variable is unknown.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTemplate:
-    """A prompt template: its variables, and the keys of the values of a conversation that it reads."""
+    """A prompt template: its name, its variables, and the keys of the conversation's values that it reads."""
 
     name: str
     variables: tuple[str, ...]
@@ -180,48 +190,48 @@ class TemplateCatalog(Protocol):
         """Return the templates by name."""
 
     def render(self, template: TemplateCall, session: Mapping[str, str]) -> str:
-        """Return the text of a template; `session` has the stored values of a conversation.
+        """Return the text of a template. `session` contains the stored values of a conversation.
 
-        Raises InvalidRequest (CONFIG_INVALID) for an unknown template, and for a variable that is missing or unknown.
+        Raises InvalidRequest (CONFIG_INVALID) if the template is unknown, or if a variable is missing or unknown.
         """
 
 
 class SummaryStore(Protocol):
-    """Summaries of stored conversations; a deleted conversation takes its summary along."""
+    """Stores summaries of conversations. A conversation's summary is deleted with the conversation."""
 
     async def get_summary(self, key: SessionKey) -> Summary | None:
-        """Return the summary of a conversation's oldest messages; None without a summary."""
+        """Return the summary of a conversation's oldest messages, or None if there is no summary."""
 
     async def put_summary(self, key: SessionKey, summary: Summary) -> None:
-        """Replace a conversation's summary; does nothing for an unknown conversation."""
+        """Replace a conversation's summary. Does nothing if the conversation is unknown."""
 
 
 class ConstraintPort(Protocol):
     """The constraint service."""
 
     async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
-        """Compile the contract's grammar, schema, or citations of these sources for the decoder."""
+        """Compile the contract's grammar, schema, or citations of these sources to a constraint for the decoder."""
 
     async def compile_rules(self, request: Request) -> None:
-        """Check the request's rules before there is an output; raises InvalidRequest for an invalid rule."""
+        """Check the request's rules before there is an output. Raises InvalidRequest if a rule is invalid."""
 
     async def enforce(
         self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
     ) -> Enforcement:
-        """Run the pipeline that the request declares; citations quote these sources."""
+        """Run the constraint pipeline that the request declares. Citations must quote the given sources."""
 
 
 class ToolsPort(Protocol):
     """The tools service."""
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
-        """List the named tools, or all. Raises NotFound (TOOL_NOT_FOUND) for an unknown name."""
+        """Return the named tools, or all tools. Raises NotFound (TOOL_NOT_FOUND) if a name is unknown."""
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return the named tools that match a query, best first, at most `limit`."""
+        """Return the names of at most `limit` of the named tools that match a query, best first."""
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
-        """Run a call, and report its progress; the record has the tool's own failure."""
+        """Run a call and report its progress. If the tool itself fails, the record contains the failure."""
 
 
 class ContextPort(Protocol):
@@ -230,10 +240,13 @@ class ContextPort(Protocol):
     async def build(
         self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
     ) -> BuiltContext:
-        """Retrieve by a query and additional queries, rerank by the query if the policy says so, and lay out."""
+        """Retrieve chunks by a query and additional queries, and build the context message.
+
+        The chunks are reranked by the query if the policy requires it.
+        """
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:
-        """Return chunks, best first. Raises NotFound for an unknown collection."""
+        """Return chunks, best first. Raises NotFound if the collection is unknown."""
 
     async def rerank(self, query: str, chunks: Sequence[Chunk], ranking: Ranking) -> tuple[Chunk, ...]:
-        """Return the chunks in a new order, without those below min_score."""
+        """Return the chunks in their new order, without the chunks below min_score."""

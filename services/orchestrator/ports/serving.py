@@ -1,4 +1,4 @@
-"""The replicas of the inference services, as their operators see them."""
+"""The replicas of the inference services, in the view of operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagantic_common.domain.messages import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """The load of a replica for all its callers; a capacity of 0 is unknown."""
+    """The load of a replica for all its callers. A capacity of 0 is unknown."""
 
     queued: int = 0
     queue_capacity: int = 0
@@ -26,7 +26,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model of a replica: whether it is in memory, the bytes that it takes there, and the requests that use it."""
+    """A model of a replica: whether it is in memory, its size in memory, and the number of requests that use it."""
 
     info: ModelInfo
     is_loaded: bool = False
@@ -36,7 +36,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """A replica's report, or the error if it does not answer."""
+    """A replica's report, or the error if the replica does not answer."""
 
     service: str
     address: str
@@ -47,7 +47,10 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChange:
-    """The result of a change in a replica: whether the model was loaded before, or why it was not changed."""
+    """The result of a change to a replica.
+
+    `was_loaded` is set if the model was loaded before. `error` is the reason that the change failed.
+    """
 
     address: str
     was_loaded: bool = False
@@ -55,13 +58,16 @@ class ReplicaChange:
 
 
 class ServingPort(Protocol):
-    """The inference services; a replica that fails has its error in the result. An empty alias is the default model."""
+    """The inference services. If a replica fails, the result contains its error.
+
+    An empty alias selects the default model.
+    """
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
-        """Return every replica, those of the default service first."""
+        """Return every replica, beginning with the replicas of the default service."""
 
     async def load_model(self, model: str) -> Sequence[ReplicaChange]:
-        """Load a model in each replica of its service; the result has at least one entry."""
+        """Load a model in each replica of its service. The result has at least one entry."""
 
     async def unload_model(self, model: str) -> Sequence[ReplicaChange]:
-        """Unload a model in each replica of its service; the result has at least one entry."""
+        """Unload a model in each replica of its service. The result has at least one entry."""

@@ -1,1 +1,1 @@
-"""Names concrete classes of the orchestrator that belong together."""
+"""Selects the concrete classes of the orchestrator and connects them."""

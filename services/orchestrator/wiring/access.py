@@ -1,4 +1,4 @@
-"""Wires authentication, API keys, audit and tenant policies."""
+"""Wires authentication, API keys, the audit log and tenant policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from services.orchestrator.settings import OrchestratorSettings
 async def open_identity(
     settings: OrchestratorSettings, store: KeyStore
 ) -> AsyncIterator[tuple[Keys, Authenticator | None]]:
-    """Yield the API keys, and the authenticator of callers; None where AUTH is not `keys`."""
+    """Yield the API keys and the authenticator of callers, which is None unless AUTH is `keys`."""
     keys = Keys(store, read_admin_keys(settings.admin_key_file), SystemClock())
     if settings.auth is not Auth.KEYS:
         yield keys, None
@@ -46,14 +46,14 @@ async def open_identity(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The audit, and the policy; a policy of None permits everything."""
+    """The audit log and the policy. A policy of None permits everything."""
 
     settings: OrchestratorSettings
     audit: Audit
     policy: Policy | None
 
     def restrict(self, services: Services) -> Services:
-        """Return services limited to the policy of each tenant."""
+        """Return the services, restricted by the policy of each tenant."""
         return within_policy(services, self.policy)
 
     def may_use(self, tenant: str, model: str) -> bool:
@@ -61,7 +61,7 @@ class Access:
         return self.policy is None or not self.policy.find_denial(tenant, Action.INFER, Model(model))
 
     def add_document_search(self, services: Services) -> Services:
-        """Return services with the tool that searches documents, where the settings name collections for it."""
+        """Return services with the tool that searches documents, if collections are configured for it."""
         collections = self.settings.searched_collections
         if not collections:
             return services
@@ -69,7 +69,7 @@ class Access:
         return replace(services, tools=ToolsWithSearch(services.tools, permitted, collections))
 
     def guard(self, authenticator: Authenticator | None) -> Guard:
-        """Return the guard of the orchestrator's port; it requests certificates only if callers are configured."""
+        """Return the guard of the orchestrator's port, which requests certificates only if callers are configured."""
         peers = None
         if self.settings.certificate_callers:
             peers = CertificateCallers(self.settings.certificate_callers)
@@ -77,23 +77,23 @@ class Access:
         return Guard(authenticator, peers, self.audit.note_denied, rates.count)
 
     def context(self, channel: grpc.aio.Channel, guard: Guard) -> Registration:
-        """Return the context service as callers of the orchestrator reach it."""
+        """Return the registration that offers the context service on the orchestrator's port."""
         credentials = tenant_credentials(self.settings.signing_key_file)
         proxy = ContextProxy(channel, self.audit, self.policy, self.settings.connect_patience_s, credentials)
         return Registration(SERVICE_NAME, proxy.add_to, SCOPES, guard)
 
 
 def read_access(settings: OrchestratorSettings, store: AuditStore) -> Access:
-    """Return the audit and the policy; raises InvalidRequest for an unusable policy file."""
+    """Return the audit log and the policy. Raises InvalidRequest if the policy file is invalid."""
     audit = Audit(store, SystemClock(), is_on=settings.records_audit)
     return Access(settings, audit, read_policy(settings.policy_file))
 
 
 class CertificateCallers:
-    """Authenticates callers by the SPIFFE id of their certificate; a PeerReader.
+    """Authenticates callers by the SPIFFE ID of their certificate. Implements PeerReader.
 
     Args:
-        callers: Tenant and scopes of each caller, by SPIFFE id.
+        callers: The tenant and the scopes of each caller, by SPIFFE ID.
     """
 
     def __init__(self, callers: Mapping[str, CertificateCaller]) -> None:
@@ -103,5 +103,5 @@ class CertificateCallers:
         }
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return the caller with this id; None for an unknown id, so that the call needs credentials."""
+        """Return the caller with this ID, or None if the ID is unknown, so that the call needs credentials."""
         return self._principals.get(spiffe_id)

@@ -1,4 +1,4 @@
-"""The content of the operator's files and packages, read at the start."""
+"""The content of the operator's files and packages, which is read at startup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.orchestrator.settings import OrchestratorSettings
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Prompt templates, calibrations of decisions, kinds of steps by name, and experiments."""
+    """The prompt templates, the calibrations of decisions, the kinds of steps by name, and the experiments."""
 
     prompts: PromptFolder
     calibrations: Mapping[str, LabelCalibration]
@@ -27,12 +27,12 @@ class Files:
     experiments: tuple[Experiment, ...]
 
     def experiments_for(self, may_use: Callable[[str, str], bool]) -> Experiments:
-        """Return the experiments; a tenant takes part in an experiment if it may use the models of all variants."""
+        """Return the experiments. A tenant takes part in an experiment only if it may use all variants' models."""
         return Experiments(self.experiments, may_use)
 
 
 def read_files(settings: OrchestratorSettings) -> Files:
-    """Read the files; raises InvalidRequest for unusable content."""
+    """Read the files. Raises InvalidRequest if their content is invalid."""
     prompts = PromptFolder(settings.prompt_folder)
     return Files(
         prompts,

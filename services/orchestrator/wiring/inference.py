@@ -1,4 +1,4 @@
-"""Opens the inference services, and the replicas of each where the orchestrator chooses among them."""
+"""Opens the inference services, and the replicas of each service if the orchestrator chooses among them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from services.orchestrator.settings import OrchestratorSettings, Routing
 
 @dataclass(frozen=True, slots=True)
 class OpenedInference:
-    """The inference services as executions use them, and as operators see them."""
+    """The inference services in the view of executions, and in the view of operators."""
 
     port: InferencePort
     serving: ServingPort
@@ -33,9 +33,9 @@ class OpenedInference:
 
 @asynccontextmanager
 async def open_inference(settings: OrchestratorSettings, default: grpc.aio.Channel) -> AsyncIterator[OpenedInference]:
-    """Yield the inference service behind its open channel, together with the pools of the settings.
+    """Yield the inference service behind its open channel, combined with the configured pools.
 
-    Raises InvalidRequest for certificates that cannot be used.
+    Raises InvalidRequest if the certificates cannot be used.
     """
     certificates = read_certificates(settings)
     credentials = tenant_credentials(settings.signing_key_file)
@@ -75,7 +75,7 @@ def _port_of(service: InferenceService, settings: OrchestratorSettings, credenti
 
 @asynccontextmanager
 async def _open_replicas(settings: OrchestratorSettings, address: str) -> AsyncIterator[ReplicaSet | None]:
-    """Yield the replicas; None if the address names a single replica, or if gRPC chooses the replica."""
+    """Yield the replicas, or None if the address names a single replica or gRPC chooses the replica."""
     where = parse_address(address)
     if where is None or settings.inference_routing is Routing.ROUND_ROBIN:
         yield None

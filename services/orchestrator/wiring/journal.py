@@ -1,4 +1,4 @@
-"""Opens the journal, with the keys that its settings name; waits for a database that is not there yet."""
+"""Opens the journal with the configured keys, and waits for a database that is not available yet."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = get_logger(__name__)
 async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJournal]:
     """Yield the journal.
 
-    Raises InvalidRequest for files of keys that cannot be used, PreconditionFailed for a database that refuses this
-    user, WaitedTooLong for a server that did not answer in JOURNAL_WAIT_S, and the journal's own errors.
+    Raises InvalidRequest if the files of keys cannot be used, PreconditionFailed if the database refuses this user,
+    WaitedTooLong if the server does not answer within JOURNAL_WAIT_S, and the errors of the journal itself.
     """
     journal = SqlJournal(
         settings.read_journal_url(),
@@ -51,7 +51,7 @@ async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJourn
 
 
 async def _try_to_open(journal: SqlJournal) -> Unavailable | None:
-    """Open the journal; return why its server does not answer yet."""
+    """Open the journal. Returns the error if its server does not answer yet, or None if the journal is open."""
     try:
         await journal.open()
     except Unavailable as error:

@@ -1,4 +1,4 @@
-"""Opens the services that the orchestrator is the hub of, and the budgets that they spend."""
+"""Opens the services that the orchestrator connects, and the budgets that limit their use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["channels_of", "open_budgets", "services_of", "with_observed_tools", 
 
 @asynccontextmanager
 async def open_budgets(store: BudgetStore) -> AsyncIterator[Budgets]:
-    """Yield the budgets; their grants are given back at the end, when no execution can spend any more."""
+    """Yield the budgets. Their grants are returned at the end, when no execution can use them any more."""
     budgets = Budgets(store, SystemClock())
     budgets.start()
     try:
@@ -42,9 +42,9 @@ async def open_budgets(store: BudgetStore) -> AsyncIterator[Budgets]:
 
 
 def channels_of(settings: OrchestratorSettings) -> list[AbstractAsyncContextManager[grpc.aio.Channel]]:
-    """Return the channels to inference, constraint, context, rerank and tools, to be opened.
+    """Return the channels to inference, constraint, context, rerank and tools, which the caller must open.
 
-    Raises InvalidRequest for certificates that cannot be used.
+    Raises InvalidRequest if the certificates cannot be used.
     """
     others = (
         settings.constraint_address,
@@ -66,7 +66,7 @@ def services_of(
     *,
     files: Files,
 ) -> Services:
-    """Return the services, without budgets, and observed but for the tools.
+    """Return the services without budgets. All services except the tools service are observed.
 
     The channels lead to constraint, context, rerank and tools.
     """

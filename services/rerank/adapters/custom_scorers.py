@@ -1,7 +1,8 @@
-"""Scorers of a deployment: functions that installed packages offer as entry points.
+"""Scorers of a deployment, which are functions that installed packages offer as entry points.
 
-A function takes the query and the texts of the chunks, and returns a number for each; higher is better. It runs in a
-thread, which Python cannot stop: a call that takes too long fails, but its thread continues and counts as busy.
+A function takes the query and the texts of the chunks, and returns a number for each text, where higher is better. It
+runs in a thread, which Python cannot stop. If a call takes too long, it fails, but its thread continues and counts as
+busy.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ log = get_logger(__name__)
 
 
 class _WrongError(Exception):
-    """The defect of a function or its result, in a message for callers."""
+    """Describes an error of a function or of its result, in a message for callers."""
 
 
 class CustomScorer:
-    """A function of an installed package; a Scorer. An error or an invalid result fails only its request.
+    """A Scorer that calls a function of an installed package.
+
+    An error or an invalid result fails only its request.
 
     Args:
-        name: Name of the entry point.
+        name: The name of the entry point.
         function: Returns a score for each text.
-        timeout_s: Longest time for a call.
+        timeout_s: The maximum seconds for a call.
     """
 
     def __init__(self, name: str, function: ScoreFunction, timeout_s: float = CALL_S) -> None:
@@ -50,7 +53,7 @@ class CustomScorer:
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
         """Return a score for each chunk.
 
-        Raises Internal for a function that fails or takes too long, and Overloaded while too many calls run.
+        Raises Internal if the function fails or takes too long, and Overloaded while too many calls run.
         """
         name, texts = self.info.name, [chunk.content for chunk in chunks]
         if not self._free.acquire(blocking=False):
@@ -60,7 +63,7 @@ class CustomScorer:
             )
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sequence[float]] = loop.create_future()
-        # A daemon, so that a function without end does not keep the service from stopping.
+        # The thread is marked daemon, so that a function that never ends does not keep the service from stopping.
         threading.Thread(target=self._run, args=(loop, done, query, texts), daemon=True).start()
         try:
             return list(await asyncio.wait_for(done, self._timeout_s))
@@ -77,7 +80,7 @@ class CustomScorer:
         except _WrongError as error:
             _settle(loop, done, error)
         except BaseException as error:
-            # The error's text may quote the chunks: the log alone has it.
+            # The text of the error may quote the chunks, so only the log contains it.
             log.exception("a custom scorer failed", scorer=self.info.name)
             _settle(loop, done, _WrongError(f"it raised {type(error).__name__}; the service's log has the traceback"))
         else:
@@ -87,7 +90,7 @@ class CustomScorer:
 
 
 def load_scorers(names: Sequence[str], taken: Sequence[str]) -> list[Scorer]:
-    """Return the named scorers of installed packages; raises InvalidRequest (CONFIG_INVALID) for a wrong name."""
+    """Return the named scorers of installed packages. Raises InvalidRequest (CONFIG_INVALID) if a name is invalid."""
     offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return [CustomScorer(name, _load(name, offered, taken)) for name in dict.fromkeys(names)]
 
@@ -121,7 +124,7 @@ def _settle(
 
     try:
         loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: no caller waits any more
+    except RuntimeError:  # the loop is closed, so no caller waits any more
         return
 
 

@@ -1,4 +1,4 @@
-"""Asks the models of the inference service."""
+"""Calls the models of the inference service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ CALL_S = 60.0  # for 256 embeddings, 32 pairs or one judgement; the caller's dea
 class InferenceModels:
     """Implements LanguageModel, PairScorer and TextEmbedder.
 
-    Raises the errors of the inference service, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) when it cannot be reached.
+    Raises the errors of the inference service, and Unavailable (INFERENCE_MODEL_UNAVAILABLE) if the service cannot be
+    reached.
     """
 
     def __init__(self, pools: InferencePools, timeout_s: float = CALL_S) -> None:
@@ -30,12 +31,12 @@ class InferenceModels:
         self._timeout_s = timeout_s
 
     async def embed(self, model: str, texts: Sequence[str]) -> Vectors:
-        """Return a row for each text."""
+        """Return one vector per text."""
         with _naming_the_address():
             return await self._embedder.embed(model, texts)
 
     async def score_pairs(self, model: str, query: str, texts: Sequence[str]) -> list[float]:
-        """Return the score of each text with the query."""
+        """Return the score of each text for the query."""
         request = pb.ScorePairsRequest(model=model, query=query, texts=texts)
         pool = self._pools.of(model)
         with _naming_the_address():
@@ -43,7 +44,7 @@ class InferenceModels:
         return list(reply.scores)
 
     async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
-        """Return each continuation's probability after the prompt, rendered by the model's template."""
+        """Return each continuation's log-probability after the prompt, which the model's template renders."""
         chat = generation_pb2.ChatPrompt(messages=map(message_to_proto, prompt))
         request = pb.ScoreRequest(model=model, chat=chat, continuations=continuations)
         pool = self._pools.of(model)

@@ -1,1 +1,1 @@
-"""Use-cases of the rerank service."""
+"""Use cases of the rerank service."""

@@ -1,4 +1,4 @@
-"""The use-case behind Rerank: scores chunks again, and selects the chunks to keep."""
+"""The use case behind Rerank: score chunks again, and select the chunks to keep."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from services.rerank.ports import Scorer, ScorerInfo
 class Reranking:
     """Reranks chunks.
 
+    Raises InvalidRequest if `default` names an unknown scorer.
+
     Args:
         scorers: The scorers that requests may name.
-        embedding: The scorer with embeddings that measure the difference between chunks.
-        default: Weights of the scorers for requests without scorers, at least one of them. Raises InvalidRequest for an
-            unknown scorer.
+        embedding: The scorer whose embeddings measure the difference between chunks.
+        default: The weights of the scorers for requests that name no scorers. There is at least one.
     """
 
     def __init__(self, scorers: Sequence[Scorer], embedding: EmbeddingScorer, default: Mapping[str, float]) -> None:
@@ -33,7 +34,7 @@ class Reranking:
 
     @property
     def infos(self) -> list[tuple[ScorerInfo, float]]:
-        """The scorers for callers with their default weights, the default scorers first."""
+        """The descriptions of the scorers for callers, with their default weights. The default scorers come first."""
         weights = {weighted.name: weighted.weight for weighted in self._default}
         names = [*weights, *(name for name in self._scorers if name not in weights)]
         return [(self._scorers[name].info, weights.get(name, 0.0)) for name in names]
@@ -41,18 +42,18 @@ class Reranking:
     async def rerank(self, query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
         """Return the chunks to keep, with their new scores.
 
-        They are best first, ties in their order, or in the order of maximal marginal relevance for a policy with
-        diversity. Raises InvalidRequest for an unknown scorer, an empty query and values out of their range, and the
-        errors of the scorers.
+        The best chunks come first, and ties keep their order. If the policy has diversity, the chunks are in the order
+        of maximal marginal relevance. Raises InvalidRequest for an unknown scorer, an empty query, or a value out of
+        its range, and the errors of the scorers.
         """
         policy = replace(policy, scorers=policy.scorers or self._default)
         policy.check()
         scorers = [self._find(weighted) for weighted in policy.scorers]
         if not query.strip():
             raise InvalidRequest("query is empty")
-        # Threads, because a full request takes long enough to delay others.
+        # This runs in a thread, because a full request takes long enough to delay other requests.
         await asyncio.to_thread(check_chunks, chunks)
-        # In turn: scorers that ask models would only compete for the same engine.
+        # The scorers run in turn, because scorers that use models would only compete for the same engine.
         columns = [
             Column(weighted, await scorer.score(query, chunks, weighted.model), scorer.info.min_score)
             for weighted, scorer in zip(policy.scorers, scorers, strict=True)
@@ -71,6 +72,6 @@ class Reranking:
         return scorer
 
     def _spreading_model(self, policy: RerankPolicy) -> str:
-        """Return the model of the policy's embedding scorer; empty for the service's setting."""
+        """Return the model of the policy's embedding scorer, or an empty string for the configured model."""
         models = (weighted.model for weighted in policy.scorers if weighted.name == self._embedding.info.name)
         return next(models, "")

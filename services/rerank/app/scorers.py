@@ -1,4 +1,4 @@
-"""Scorers by words, by the chunks' own scores, by embeddings and by a cross-encoder."""
+"""Scorers based on words, on the chunks' retrieval scores, on embeddings, and on a cross-encoder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pagantic_common.domain.text.ranking import Vectors, diversify
 from pagantic_common.domain.text.scoring import TextIndex
 from services.rerank.ports import PairScorer, Scorer, ScorerInfo
 
-TEXTS_OF_A_CALL = 32  # a cross-encoder takes as long for a text as an embedding model for many texts
+TEXTS_OF_A_CALL = 32  # a cross-encoder needs as long for one text as an embedding model for many texts
 
 
 class EmbeddingScorer:
-    """Scores by the cosine of embeddings; a Scorer.
+    """A Scorer that returns the cosine of the embeddings of query and chunk.
 
     Args:
-        embedder: Makes the embeddings.
-        model: Alias of the embedding model for requests without a model.
+        embedder: Computes the embeddings.
+        model: The alias of the embedding model for requests that name no model.
     """
 
     info = ScorerInfo("embedding", "cosine of the embeddings of query and chunk", -1.0, 1.0)
@@ -33,7 +33,7 @@ class EmbeddingScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the cosine of each chunk, None for a blank chunk."""
+        """Return the cosine of each chunk, or None for a blank chunk."""
         scored = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         if not scored:
@@ -47,7 +47,10 @@ class EmbeddingScorer:
         return scores
 
     async def spread(self, chunks: Sequence[Chunk], diversity: float, limit: int, model: str) -> list[Chunk]:
-        """Return at most `limit` chunks by maximal marginal relevance. A blank chunk is like no other."""
+        """Return at most `limit` chunks by maximal marginal relevance.
+
+        A blank chunk counts as unlike any other chunk.
+        """
         texts = [chunk.content for chunk in chunks if chunk.content.strip()]
         if not texts:
             return list(chunks[:limit])
@@ -60,13 +63,13 @@ class EmbeddingScorer:
 
 
 class CrossEncoderScorer:
-    """Scores by the probability that a cross-encoder gives to a chunk; a Scorer.
+    """A Scorer that returns the probability that a cross-encoder assigns to a chunk.
 
-    If a chunk is too long for the model, only its beginning is read; if a query is too long, only its end.
+    If a chunk is too long for the model, only its beginning is read. If a query is too long, only its end is read.
 
     Args:
         pair_scorer: Calls the models.
-        model: Alias of the cross-encoder for requests without a model.
+        model: The alias of the cross-encoder for requests that name no model.
     """
 
     info = ScorerInfo("cross_encoder", "probability that the chunk is relevant, by a cross-encoder", 0.0, 1.0)
@@ -76,7 +79,7 @@ class CrossEncoderScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the probability of each chunk, None for a blank chunk."""
+        """Return the probability of each chunk, or None for a blank chunk."""
         positions = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         for start in range(0, len(positions), TEXTS_OF_A_CALL):
@@ -92,11 +95,11 @@ class CrossEncoderScorer:
 
 
 class IndexScorer:
-    """Scores by the words of a query; a Scorer.
+    """A Scorer that compares the words of the query and the chunk.
 
     Args:
-        info: The scorer for callers.
-        search: Returns, for an index of the chunks and a query, the scores above 0 by position.
+        info: The description of the scorer for callers.
+        search: Takes an index of the chunks and a query. Returns the scores above 0 by position.
     """
 
     def __init__(self, info: ScorerInfo, search: Callable[[TextIndex, str], dict[int, float]]) -> None:
@@ -104,25 +107,25 @@ class IndexScorer:
         self._search = search
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
-        """Return a score for each chunk, 0 without a term of the query."""
+        """Return a score for each chunk, which is 0 if the chunk contains no term of the query."""
         texts = [chunk.content for chunk in chunks]
-        # A thread, because a full request takes long enough to delay others.
+        # This runs in a thread, because a full request takes long enough to delay other requests.
         found = await asyncio.to_thread(lambda: self._search(TextIndex(texts), query))
         return [found.get(position, 0.0) for position in range(len(texts))]
 
 
 class RetrieverScorer:
-    """Scores with the scores that the chunks come with; a Scorer."""
+    """A Scorer that returns the score that each chunk already has."""
 
     info = ScorerInfo("retriever", "the score that the chunk came with", -math.inf, math.inf)
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
-        """Return each chunk's own score."""
+        """Return the score that each chunk already has."""
         return [chunk.score for chunk in chunks]
 
 
 def local_scorers() -> tuple[Scorer, ...]:
-    """Return the scorers that ask no model."""
+    """Return the scorers that need no model."""
     bm25 = ScorerInfo("bm25", "Okapi BM25 over the given chunks; 0 when no term of the query occurs", 0.0, math.inf)
     keyword = ScorerInfo("keyword", "fraction of the query's distinct terms that the chunk has", 0.0, 1.0)
     return (IndexScorer(bm25, TextIndex.bm25), IndexScorer(keyword, TextIndex.coverage), RetrieverScorer())

@@ -1,4 +1,4 @@
-"""Rerank policies: the scorers, and the chunks to keep."""
+"""Rerank policies, which name the scorers and select the chunks to keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MAX_WEIGHT: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class WeightedScorer:
-    """A scorer by its name, its share of a fused score, and its model; an empty model is the service's setting."""
+    """A scorer by name, with its weight in a fused score and its model.
+
+    An empty `model` selects the configured model.
+    """
 
     name: str
     weight: float = 1.0
@@ -24,7 +27,7 @@ class WeightedScorer:
 
     @property
     def label(self) -> str:
-        """The key of its scores in a chunk's metadata."""
+        """The key of the scorer's scores in a chunk's metadata."""
         if self.model:
             return f"{self.name}:{self.model}"
         return self.name
@@ -32,9 +35,10 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RerankPolicy:
-    """The scorers, and the chunks to keep.
+    """The scorers, and the rules for the chunks to keep.
 
-    Without scorers, the service's default applies; 0 means no limit, and a newer version's fusion is None.
+    Without scorers, the service's default scorers apply. A limit of 0 means no limit. A fusion that only a newer
+    version knows is None.
     """
 
     scorers: tuple[WeightedScorer, ...] = ()
@@ -46,18 +50,18 @@ class RerankPolicy:
 
     @property
     def is_fused(self) -> bool:
-        """Whether several scores are fused."""
+        """Whether the scores of several scorers are fused."""
         return len(self.scorers) > 1
 
     @property
     def score_kind(self) -> str:
-        """The score_kind of the chunks."""
+        """The score_kind that the reranked chunks get."""
         if self.is_fused and self.fusion is not None:
             return self.fusion.value
         return self.scorers[0].name
 
     def check(self) -> None:
-        """Raise InvalidRequest, naming the field, for a value that is out of its range."""
+        """Raise InvalidRequest, naming the field, if a value is out of its range."""
         check_min_score("min_score", self.min_score)
         for field, value in (("top_k", self.top_k), ("max_per_source", self.max_per_source)):
             if value < 0:

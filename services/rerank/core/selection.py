@@ -18,7 +18,7 @@ from services.rerank.core.policy import RerankPolicy, WeightedScorer
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The scores of a scorer by position; None for a chunk without a score, which counts as `lowest`."""
+    """The scores of a scorer by position. A score of None means that the chunk has no score and counts as `lowest`."""
 
     scorer: WeightedScorer
     scores: Sequence[float | None]
@@ -26,7 +26,10 @@ class Column:
 
 
 def rescored(chunks: Sequence[Chunk], columns: Sequence[Column], policy: RerankPolicy) -> list[Chunk]:
-    """Return the chunks with their new scores, in their order; the metadata keeps the earlier score and its kind."""
+    """Return the chunks with their new scores, in the same order.
+
+    The metadata keeps the earlier score and its kind.
+    """
     scores = _fused(columns, policy)
     return [
         replace(
@@ -40,9 +43,12 @@ def rescored(chunks: Sequence[Chunk], columns: Sequence[Column], policy: RerankP
 
 
 def best_first(chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
-    """Return the chunks of at least `min_score`, best first, ties in their order, `max_per_source` of each source."""
+    """Return the chunks that score at least `min_score`, at most `max_per_source` of each source.
+
+    The best chunks come first, and ties keep their order.
+    """
     kept = [chunk for chunk in chunks if policy.min_score is None or chunk.score >= policy.min_score]
-    kept.sort(key=lambda chunk: chunk.score, reverse=True)  # stable, also in reverse
+    kept.sort(key=lambda chunk: chunk.score, reverse=True)  # the sort is stable, also in reverse
     if not policy.max_per_source:
         return kept
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The form that the files of MCP servers and of APIs share."""
+"""The base model of the configuration files for MCP servers and APIs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pydantic.alias_generators import to_camel
 
 
 class FileEntry(BaseModel):
-    """A part of a file; unknown keys are left alone."""
+    """A part of a configuration file. Unknown keys are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)

@@ -22,7 +22,7 @@ from services.tools.ports import Report
 
 
 class FunctionToolAdapter:
-    """Calls a function: an async function in the event loop, any other function in its own thread."""
+    """Calls a function. An async function runs in the event loop, any other function in a separate thread."""
 
     def __init__(self, tool: FunctionTool[..., Any]) -> None:
         self._tool = tool
@@ -31,12 +31,12 @@ class FunctionToolAdapter:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the tool for models."""
+        """The definition of the tool that models see."""
         return self._tool.definition
 
     @property
     def unavailable_reason(self) -> str:
-        """Why it cannot be called: all its threads are lost to calls that never return."""
+        """The reason that the tool cannot be called: calls that never return occupy all its threads."""
         if len(self._abandoned) < self._tool.max_concurrent:
             return ""
         return f"{len(self._abandoned)} of its calls were given up and still run"
@@ -44,7 +44,7 @@ class FunctionToolAdapter:
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error.
 
-        Calls beyond the tool's own limit wait.
+        Calls beyond the configured limit of the tool wait.
         """
         context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report))
         try:
@@ -72,7 +72,7 @@ class FunctionToolAdapter:
             return _text_of(await self._tool.function(**taken))
 
     async def _call_in_thread(self, taken: Mapping[str, Any]) -> str:
-        """Call the function in a thread, which holds its place until the function returns, even without a caller."""
+        """Call the function in a thread. It holds its slot until the function returns, even if the caller has left."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         future: Future[str] = Future()
 
@@ -81,7 +81,7 @@ class FunctionToolAdapter:
                 future.set_result(_text_of(context.run(self._tool.function, **taken)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(_as_error(error))
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
                 loop.call_soon_threadsafe(leave)
 
         def leave() -> None:
@@ -90,11 +90,11 @@ class FunctionToolAdapter:
 
         await self._places.acquire()
         future.set_running_or_notify_cancel()
-        # A function that never returns must not keep the service from ending.
+        # A function that never returns must not prevent the service from ending.
         thread = threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the process may have no more threads
+        except RuntimeError:  # the process may be out of threads
             self._places.release()
             raise
         try:
@@ -111,14 +111,14 @@ def _call_in(loop: asyncio.AbstractEventLoop, report: Report, progress: ToolProg
 
 
 def _as_error(error: BaseException) -> Exception:
-    """Return an error that a task can hold, so that no function can end the service."""
+    """Convert an error to one that a task can hold, so that no function can end the service."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration | concurrent.futures.CancelledError):
         return error
     return RuntimeError(f"the function raised {type(error).__name__}")
 
 
 def _refusal(error: pydantic.ValidationError) -> InvalidArguments:
-    """Return the refusal of arguments, without the values that the caller sent."""
+    """Return the error for invalid arguments, without the values that the caller sent."""
     problems = []
     for one in error.errors(include_input=False, include_url=False, include_context=False):
         name = name_of(one["loc"])

@@ -1,6 +1,6 @@
 """Sends HTTP requests to allowed hosts only, and limits the size of the responses.
 
-Each name is looked up once, so that the checked address is the address called.
+Each name is looked up once, so that the connection goes to the address that was checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEND_TIMEOUT_S = 30.0
 
 
 class RequestRefused(httpx2.TransportError):
-    """The request would go where the deployment does not allow it."""
+    """The request would go to a destination that the deployment does not allow."""
 
 
 class ResponseTooLarge(httpx2.StreamError):
@@ -43,10 +43,10 @@ class Bounds:
 def guarded_client(
     transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str], auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """Return a client on a guarded transport; callers bound how long they wait for an answer."""
+    """Return a client on a guarded transport. Callers must limit how long they wait for a response."""
     return httpx2.AsyncClient(
         transport=transport,
-        # A compressed body could expand far beyond its number of bytes.
+        # A compressed body could expand far beyond its size.
         headers={**headers, "accept-encoding": "identity"},
         timeout=httpx2.Timeout(connect=_CONNECT_TIMEOUT_S, write=_SEND_TIMEOUT_S, read=None, pool=None),
         auth=auth,
@@ -57,7 +57,7 @@ def guarded_client(
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Checks the host and address of each request, and counts the bytes of each response.
 
-    Bodies with a content type that begins with `uncounted_type` are limited by their readers.
+    A body whose content type starts with `uncounted_type` is limited by its reader.
     """
 
     uncounted_type: ClassVar[str | None] = None
@@ -68,7 +68,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._bounds = bounds
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; raises RequestRefused, and ResponseTooLarge while its body is read."""
+        """Send a request. Raises RequestRefused, or ResponseTooLarge while the body is read."""
         response = await self.send(request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()
@@ -76,7 +76,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return self._bounded(response)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and return the answer as it is; raises RequestRefused."""
+        """Send a request, and return the response as it is. Raises RequestRefused."""
         host, port = request.url.host, request.url.port or _DEFAULT_PORTS.get(request.url.scheme, 0)
         if not port or not self._bounds.hosts.has_host(host, port):
             advice = f"add it to {self._bounds.hosts_setting}"
@@ -141,7 +141,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def _pinned(request: httpx2.Request, address: Address) -> httpx2.Request:
-    """Return the request for an address of its host; the certificate must still be for the host."""
+    """Return the request with an address in place of its host name. The certificate must still match the name."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=str(address)),

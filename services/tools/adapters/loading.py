@@ -1,4 +1,4 @@
-"""Finds the tools of a deployment: in the modules that the settings name, and among the installed packages."""
+"""Loads the tools of a deployment from the configured modules and from the installed packages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = get_logger(__name__)
 
 
 def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[Tool]:
-    """Return the tools of modules, each given as `package.module` or as the path of a file, and of installed packages.
+    """Return the tools of installed packages and of modules, each given as `package.module` or as the path of a file.
 
-    A tool that several of them have counts once. An installed package that cannot be loaded is logged and left out.
-    Raises InvalidRequest (CONFIG_INVALID) for a module that cannot be imported or has no tool.
+    A tool that several modules or packages contain counts once. An installed package that cannot be loaded is logged
+    and left out. Raises InvalidRequest (CONFIG_INVALID) if a module cannot be imported or has no tool.
     """
     found = [function for number, name in enumerate(modules) for function in _functions_of(name, number)]
     if is_installed_included:
@@ -37,9 +37,9 @@ def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[T
 
 
 def load_hooks(names: Iterable[str]) -> list[ToolHook]:
-    """Return the hooks named `package.module:object`, or `path/of/file:object`.
+    """Return the hooks that are named `package.module:object` or `path/of/file:object`.
 
-    A class is called without arguments. Raises InvalidRequest (CONFIG_INVALID) for an object that is not a hook.
+    A class is called without arguments. Raises InvalidRequest (CONFIG_INVALID) if an object is not a hook.
     """
     return [_hook_of(name, number) for number, name in enumerate(names)]
 
@@ -95,7 +95,7 @@ def _functions_in(values: Iterable[Any]) -> list[Function]:
 
 
 def _import(name: str, number: str) -> ModuleType:
-    """Import a module by its name, or a file under a name that no other module has."""
+    """Import a module by name, or import a file under a unique module name."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     path = expand_home(name).resolve()
@@ -104,7 +104,7 @@ def _import(name: str, number: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(f"there is no file {name!r}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own_name] = module  # typing resolves the module's annotations there
+    sys.modules[own_name] = module  # typing resolves the annotations of the module there
     spec.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""Limits how often tools are called, counted by this process."""
+"""Limits how often tools are called. This process counts the calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ToolRates:
     """Counts calls in sliding windows, separately for each tool.
 
     Args:
-        rates: Rates such as "60/minute", by tool or by a pattern in which * stands for any text; the first match
-            counts.
+        rates: Rates such as "60/minute" by tool name, or by a pattern in which * stands for any text. The first match
+            applies.
     """
 
     def __init__(self, rates: Mapping[str, str]) -> None:
@@ -24,7 +24,7 @@ class ToolRates:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def take(self, tool: str) -> str:
-        """Count a call; return why it exceeds the rate, empty if it does not."""
+        """Count a call. Returns the reason that it exceeds the rate, or an empty string if it does not."""
         rate = next((rate for pattern, rate in self._rates.items() if fnmatchcase(tool, pattern)), None)
         if rate is None or await self._limiter.hit(rate, tool):
             return ""

@@ -1,1 +1,1 @@
-"""Use-cases of the tools service."""
+"""Use cases of the tools service."""

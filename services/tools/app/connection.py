@@ -1,7 +1,7 @@
-"""Keeps a Model Context Protocol server connected, and its tools registered.
+"""Keeps a Model Context Protocol server connected and its tools registered.
 
-A lost server keeps its tools, which report why they cannot be called. It is connected again after a wait, which grows
-with each failure.
+A lost server keeps its tools, which report the reason that they cannot be called. It is reconnected after a wait that
+grows with each failure.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from services.tools.ports import McpSession, OpenSession, Report, ServerLost, To
 _MAX_DOUBLINGS = 30
 log = get_logger(__name__)
 
-_numbers = count(1)  # a server that is removed and registered again does not own the tools that it had before
+_numbers = count(1)  # a server that is registered again must not own its earlier tools
 
 
 def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:
-    """Return the wait after `failures` failures in a row, in seconds.
+    """Return the wait in seconds after `failures` consecutive failures.
 
-    It doubles from `first_s` to `max_s`; `chance`, between 0 and 1, removes up to half of it, so that the clients of a
-    service do not reconnect at the same moment.
+    The wait doubles from `first_s` to `max_s`. `chance`, between 0 and 1, removes up to half of it, so that the clients
+    of a service do not reconnect at the same moment.
     """
     doubled_s = first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
     return min(doubled_s, max_s) * (1 - chance / 2)
@@ -40,10 +40,10 @@ def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of a server's connection.
+    """The limits of a server's connection.
 
     The list of tools is read again after each change and every `refresh_s`, but not sooner than `settle_s` after a
-    change. Lost servers are connected again after `reconnect_s`, which doubles up to `max_reconnect_s`.
+    change. A lost server is reconnected after `reconnect_s`, which doubles up to `max_reconnect_s`.
     """
 
     max_calls: int = 64
@@ -56,7 +56,7 @@ class ConnectionLimits:
 
 
 class ServerConnection:
-    """Owns the session of a server. `run` connects it; other methods may be called at any time."""
+    """Owns the session of a server. `run` connects the server, and other methods may be called at any time."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class ServerConnection:
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the server's tools cannot be called now; empty if they can.
+        """The reason that the server's tools cannot be called now, or an empty string if they can.
 
-        Every caller may read it, so the details, which may name programs and hosts, are only in `status`.
+        Every caller may read this reason, so details that may name programs and hosts appear only in `status`.
         """
         if self._session is not None and self._state is ServerState.CONNECTED:
             return ""
@@ -96,7 +96,7 @@ class ServerConnection:
 
     @property
     def status(self) -> ServerStatus:
-        """The server as it is listed."""
+        """The status of the server for listings."""
         return ServerStatus(
             name=self._spec.name,
             transport=self._spec.transport.describe(),
@@ -109,7 +109,7 @@ class ServerConnection:
 
     @property
     def session(self) -> McpSession:
-        """The open session; raises Unavailable without an open session."""
+        """The open session. Raises Unavailable if there is no open session."""
         if self._session is None or self.unavailable_reason:
             reason = f"server {self._spec.name!r} is not connected: {self._reason}"
             raise Unavailable(reason, retry_after_s=self._limits.reconnect_s)
@@ -117,11 +117,11 @@ class ServerConnection:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The server's registered tools, by name."""
+        """The server's registered tools, sorted by name."""
         return self._registry.list_of(self._source)
 
     async def run(self) -> None:
-        """Connect the server again and again, until cancelled."""
+        """Connect the server, and reconnect it whenever it is lost, until cancelled."""
         limits = self._limits
         failures = 0
         while True:
@@ -142,11 +142,11 @@ class ServerConnection:
             await self._clock.sleep(backoff.wait_s(failures, chance=self._chance()))
 
     def forget(self) -> None:
-        """Take the server's tools out of the registry."""
+        """Remove the server's tools from the registry."""
         self._registry.replace(self._source, [])
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
-        """Call a tool by the server's own name for it; calls beyond the limit wait. Raises ToolUnavailable."""
+        """Call a tool by its name on the server. Calls beyond the limit wait. Raises ToolUnavailable."""
         async with self._places:
             session = self._session
             if session is None:
@@ -193,7 +193,7 @@ class ServerConnection:
             log.warning("a tool of an mcp server is left out", server=self._spec.name, tool=name[:80], reason=reason)
 
     def _select(self, offered: Sequence[OfferedTool]) -> tuple[list[RemoteTool], dict[str, str]]:
-        """Return the tools of a size that is taken, and by name why others are left out."""
+        """Return the tools of an acceptable size, and the reason for each other tool by name."""
         fitting: list[RemoteTool] = []
         left_out: dict[str, str] = {}
         for tool in offered:
@@ -230,7 +230,7 @@ class ServerConnection:
 
 
 def _name_beside(registered: Collection[str], name: str) -> str:
-    """Return the name of a left-out tool, distinct from the names of registered tools."""
+    """Return a name for a left-out tool that is distinct from the names of registered tools."""
     return f"{name} (listed again)" if name in registered else name
 
 
@@ -250,7 +250,7 @@ class RemoteTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """Why its server cannot be called; empty when it can."""
+        """The reason that the server cannot be called, or an empty string if it can."""
         return self._connection.unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:

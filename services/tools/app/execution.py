@@ -1,6 +1,6 @@
 """Runs a tool call: checks its arguments, limits its time, retries it, and returns every failure as a value.
 
-It works for any tool.
+The module works for any tool.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = get_logger(__name__)
 
 
 class CallGuard:
-    """The rates of tools, None for no limits, and a circuit breaker for each tool.
+    """The rate limits of tools, if any, and a circuit breaker for each tool.
 
-    A failure that a tool reports itself counts as an answer. A call that its caller cancelled says nothing about the
-    tool.
+    `rates` is None if there are no limits. A failure that the tool itself reports counts as an answer. A call that its
+    caller cancelled counts neither as an answer nor as a failure.
     """
 
     def __init__(self, rates: Rates | None, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class CallGuard:
         self._breakers: dict[str, Breaker] = defaultdict(partial(Breaker, FIRST_OPEN_S, MAX_OPEN_S, PROBE_S))
 
     async def refusal_of(self, tool: str) -> str:
-        """Return why a call is refused now; empty for a permitted call, which is then counted."""
+        """Return the reason that a call is refused now. A permitted call is counted and returns an empty string."""
         if self._rates is not None and (refusal := await self._rates.take(tool)):
             return refusal
         wait_s = self._breakers[tool].admit(self._clock.monotonic_s())
@@ -54,20 +54,20 @@ class CallGuard:
         return ""
 
     def note_answer(self, tool: str) -> None:
-        """Note that a tool answered."""
+        """Record that a tool answered."""
         self._breakers[tool].note_answer()
 
     def note_silence(self, tool: str) -> None:
-        """Note that a tool could not be reached, or was too slow."""
+        """Record that a tool could not be reached or was too slow."""
         self._breakers[tool].note_failure(self._clock.monotonic_s())
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionLimits:
-    """Limits of time, attempts and size; a tool's own timeout replaces `default_timeout_s`.
+    """Limits of time, attempts and size. A tool's own timeout replaces `default_timeout_s`.
 
-    The tool's timeout bounds each attempt, the caller's all of them. The wait before retry k (from 1) is
-    `backoff_s * 2**(k - 1)`.
+    The tool's timeout limits each attempt, and the caller's timeout limits all attempts together. The wait before
+    retry k (from 1) is `backoff_s * 2**(k - 1)`.
     """
 
     default_timeout_s: float = 30.0
@@ -78,7 +78,7 @@ class ExecutionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a call; `attempts` is 0 when the tool did not run."""
+    """The outcome of a call. `attempts` is 0 if the tool did not run."""
 
     result: ToolResult
     failure: Failure | None
@@ -104,7 +104,7 @@ class ToolExecutor:
         self._limits = limits
 
     async def follow(self, call: ToolCall, deadline: Deadline) -> AsyncGenerator[ToolProgress | Outcome, None]:
-        """Run a call; yield its newest progress whenever the caller asks for the next item, and then its outcome."""
+        """Run a call. Yields its newest progress whenever the caller asks for the next item, and then the outcome."""
         has_news = asyncio.Event()
         newest: list[ToolProgress] = []
 
@@ -126,7 +126,7 @@ class ToolExecutor:
             await asyncio.wait([running])
 
     async def execute(self, call: ToolCall, deadline: Deadline, report: Report = lambda _: None) -> Outcome:
-        """Run a call and return its outcome; a failure is part of the outcome, never raised."""
+        """Run a call and return its outcome. A failure is part of the outcome and is never raised."""
         started_s = self._clock.monotonic_s()
         content, attempts = await self._run(call, deadline, report)
         duration_s = self._clock.monotonic_s() - started_s
@@ -202,7 +202,7 @@ class ToolExecutor:
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
-                if limit_s >= timeout_s:  # not the caller's own limit
+                if limit_s >= timeout_s:  # the tool's timeout expired, not the caller's
                     self._guard.note_silence(name)
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
                 return failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
@@ -219,7 +219,7 @@ class ToolExecutor:
 
 
 def _refusal_of(tool: ToolDefinition, error: InvalidArguments | ToolDenied) -> Failure:
-    """Return the failure of a call that did nothing."""
+    """Return the failure of a call that was not run."""
     if isinstance(error, InvalidArguments):
         return _refuse_arguments(tool.name, error)
     return failure_of(ErrorCode.TOOL_DENIED, f"tool {tool.name!r} was not run: {_words_of(error)}")
@@ -231,7 +231,7 @@ def _unavailable(tool: ToolDefinition, reason: str) -> Failure:
 
 
 def _words_of(error: ToolFailed | ToolUnavailable | ToolDenied) -> str:
-    """Return a tool's own words, cut; a lone surrogate, as of a file's name, cannot be sent."""
+    """Return the message of a tool, shortened. Lone surrogates, as in a file name, are replaced for sending."""
     return str(error)[:MAX_REASON_CHARS].encode(errors="replace").decode()
 
 
@@ -246,8 +246,7 @@ async def run_with_hooks(
 ) -> str:
     """Return the result of a tool after its hooks.
 
-    Raises ToolDenied, InvalidArguments for arguments that a hook made invalid, and the errors of the tool and the
-    hooks.
+    Raises ToolDenied, InvalidArguments if a hook made the arguments invalid, and the errors of the tool and the hooks.
     """
     name = tool.definition.name
     for hook in hooks:
@@ -266,7 +265,7 @@ async def _after(hooks: Sequence[ToolHook], name: str, arguments: Mapping[str, A
     for hook in hooks:
         try:
             changed = await _waited_for(hook.after(name, dict(arguments), text))
-        except ToolDenied as error:  # the tool has run
+        except ToolDenied as error:  # the tool has already run
             raise ToolFailed(f"its result is withheld: {error}") from None
         if changed is not None:
             text = str(changed)

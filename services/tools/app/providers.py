@@ -1,7 +1,7 @@
-"""Offers of tools by programs that run them: their calls, and their health.
+"""Offers of tools by programs that run them: their calls and their health.
 
 Theory of operation. An offer lasts as long as the stream of its program. A call waits in a table until the program
-answers it; the queue of the stream holds the calls that the program has not read. A watch ends the offer of a program
+answers it. The queue of the stream holds the calls that the program has not read. A watch ends the offer of a program
 that has been silent for too long, so that its tools disappear even if the stream stays open.
 """
 
@@ -25,14 +25,14 @@ from services.tools.core.servers import check_server_name
 from services.tools.ports import Report, Tool, ToolUnavailable
 
 MAX_REASON_CHARS = 200
-UNREAD_PER_CALL = 4  # messages that a program has not read, for each call that it may run; more are dropped
+UNREAD_PER_CALL = 4  # unread messages for each call that a program may run; more are dropped
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class OfferLimits:
-    """Limits of all offers, and of each; an offer ends after three health checks without an answer."""
+    """Limits of all offers and of each offer. An offer ends after three health checks without an answer."""
 
     max_offers: int = 64
     max_tools: int = 128
@@ -41,13 +41,13 @@ class OfferLimits:
 
     @property
     def max_silence_s(self) -> float:
-        """The longest time without an answer."""
+        """The longest permitted time without an answer."""
         return 3 * self.health_check_s
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The offer stands; `left_out` has the reasons by name."""
+    """Confirms the offer. `left_out` holds the reason for each rejected tool by name."""
 
     offer_id: str
     tools: Sequence[Tool]
@@ -65,7 +65,7 @@ class CallAsked:
 
 @dataclass(frozen=True, slots=True)
 class CallWithdrawn:
-    """No caller waits for the call any more."""
+    """Informs the program that no caller waits for the call any more."""
 
     call_id: str
 
@@ -93,16 +93,16 @@ class _Offer:
         self.unavailable_reason = ""
         self.heard_at_s = clock.monotonic_s()
         self._limits = limits
-        self._events: asyncio.Queue[ProviderEvent | None] = asyncio.Queue()  # bounded by `_send`
+        self._events: asyncio.Queue[ProviderEvent | None] = asyncio.Queue()  # `_send` limits its size
         self._calls: dict[str, _RunningCall] = {}
         self._count = 0
 
     async def next_event(self) -> ProviderEvent | None:
-        """Return the next message to the program; None after the end of the offer."""
+        """Return the next message to the program, or None after the end of the offer."""
         return await self._events.get()
 
     def ask_health(self) -> None:
-        """Ask the program for its health, unless it has not read so much that it will be silent."""
+        """Ask the program for its health. The request is dropped if too many messages are unread."""
         self._send(HealthAsked())
 
     def _send(self, event: ProviderEvent) -> None:
@@ -110,7 +110,7 @@ class _Offer:
             self._events.put_nowait(event)
 
     async def call(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
-        """Have the program run a call. Raises ToolFailed with its words, and ToolUnavailable once it has left."""
+        """Ask the program to run a call. Raises ToolFailed with its message, or ToolUnavailable if it has left."""
         if self.unavailable_reason:
             raise ToolUnavailable(self.unavailable_reason)
         if len(self._calls) >= self._limits.max_calls:
@@ -130,7 +130,7 @@ class _Offer:
             del self._calls[call_id]
 
     def answer(self, call_id: str, answer: ToolProgress | str | ToolFailed) -> None:
-        """Take an answer; drop it if no caller waits for it."""
+        """Accept an answer, or drop it if no caller waits for it."""
         running = self._calls.get(call_id)
         if running is None or running.result.done():
             return
@@ -143,7 +143,7 @@ class _Offer:
                 running.result.set_result(answer)
 
     def end(self, reason: str) -> None:
-        """Fail the running calls, and end the stream."""
+        """Fail the running calls and end the stream."""
         self.unavailable_reason = reason
         for running in self._calls.values():
             if not running.result.done():
@@ -152,7 +152,7 @@ class _Offer:
 
 
 class ProvidedTool:
-    """A tool that a program runs."""
+    """A tool that an offering program runs."""
 
     def __init__(self, definition: ToolDefinition, own_name: str, offer: _Offer) -> None:
         self.definition = definition
@@ -161,16 +161,16 @@ class ProvidedTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the program cannot be called; empty when it can."""
+        """The reason that the program cannot be called, or an empty string if it can."""
         return self._offer.unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the program's result; raises ToolFailed and ToolUnavailable. Cancelling withdraws the call."""
+        """Return the program's result. Raises ToolFailed and ToolUnavailable. Cancelling withdraws the call."""
         return await self._offer.call(self._own_name, arguments, report)
 
 
 class Providers:
-    """The offers of all programs, by their ids."""
+    """The offers of all programs by id."""
 
     def __init__(
         self,
@@ -189,8 +189,8 @@ class Providers:
     async def offer(self, name: str, tools: Sequence[ToolDefinition]) -> AsyncGenerator[ProviderEvent, None]:
         """Offer tools until the generator is closed, and yield the messages to their program.
 
-        Raises InvalidRequest for an invalid name, Conflict for a taken name, Overloaded for too many offers, and
-        Unavailable after the program has been silent for too long.
+        Raises InvalidRequest if the name is invalid, Conflict if it is taken, Overloaded if there are too many offers,
+        and Unavailable after the program has been silent for too long.
         """
         offer = self._open(name)
         try:
@@ -204,11 +204,11 @@ class Providers:
             self._close(offer, "its program has left")
 
     def answer(self, offer_id: str, call_id: str, answer: ToolProgress | str | ToolFailed) -> None:
-        """Take the answer to a call. Raises NotFound for an offer that has ended."""
+        """Accept the answer to a call. Raises NotFound if the offer has ended."""
         self._heard(offer_id).answer(call_id, answer)
 
     def answer_health(self, offer_id: str, unavailable_reason: str) -> None:
-        """Take the health of a program. Raises NotFound for an offer that has ended."""
+        """Record the health of a program. Raises NotFound if the offer has ended."""
         self._heard(offer_id).unavailable_reason = unavailable_reason[:MAX_REASON_CHARS]
 
     def _heard(self, offer_id: str) -> _Offer:

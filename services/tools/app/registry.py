@@ -1,4 +1,4 @@
-"""Tools by name, and the search for tools by words. Does not know how they run."""
+"""Tools by name, and the search for tools by words. This module does not know how tools run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from services.tools.ports import Tool
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 _MAX_LISTED_NAMES = 10
-# The tools are listed in a message of at most 4 MiB; each tool's name, safety and reason also need room in it.
+# The tools are listed in a message of at most 4 MiB, which must also fit each tool's name, safety class and reason.
 _MAX_BYTES = 3 * 1024 * 1024
 _OWN = ""
-# Ends the name of a source that a number follows, because another source may have had the name before.
+# Separates the name of a source from a number, because another source may have had the same name before.
 NUMBER_MARK = "#"
 
 
 class ToolRegistry:
-    """Holds tools and the checkers of their arguments; names are unique.
+    """Holds tools and the checkers of their arguments. Tool names are unique.
 
-    A tool belongs to a source. The deployment's own tools are registered individually, and stay; the tools of another
+    A tool belongs to a source. The deployment's own tools are registered individually and stay. The tools of any other
     source are replaced all at once.
     """
 
@@ -35,12 +35,12 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._checkers: dict[str, ArgumentChecker] = {}
         self._sources: dict[str, str] = {}
-        self.version = 0  # grows with each change
+        self.version = 0  # increases with each change
         for tool in tools:
             self.register(tool)
 
     def register(self, tool: Tool) -> None:
-        """Add a tool; raises InvalidRequest for a wrong or taken name, and for a wrong schema."""
+        """Add a tool. Raises InvalidRequest if the name is invalid or taken, or if the schema is invalid."""
         self._add(_OWN, tool)
 
     def replace(
@@ -48,8 +48,8 @@ class ToolRegistry:
     ) -> Mapping[str, str]:
         """Replace all tools of a source by these tools.
 
-        Returns, by name, why a tool is left out: an invalid or taken name, an invalid schema, no more room, or more
-        tools than `setting` allows. Left-out tools do not count towards the limit.
+        Returns the reason for each tool that is left out, by name. The reason is an invalid or taken name, an invalid
+        schema, lack of room, or more tools than `setting` allows. Left-out tools do not count towards the limit.
         """
         self.version += 1
         for name in [name for name, owner in self._sources.items() if owner == source]:
@@ -88,19 +88,19 @@ class ToolRegistry:
         return [self._tools[name] for name in sorted(self._tools) if self._sources[name] == source]
 
     def origin_of(self, name: str) -> str:
-        """Return the source of a registered tool without its number; empty for a tool of the deployment."""
+        """Return the source of a registered tool without its number, or an empty string for the deployment's tools."""
         return self._sources.get(name, _OWN).partition(NUMBER_MARK)[0]
 
     def find(self, name: str) -> Tool | None:
-        """Return the tool with this name; None for an unknown name."""
+        """Return the tool with this name, or None if the name is unknown."""
         return self._tools.get(name)
 
     def checker_of(self, name: str) -> ArgumentChecker:
-        """Return the checker of a registered tool's arguments."""
+        """Return the argument checker of a registered tool."""
         return self._checkers[name]
 
     def list_named(self, names: Iterable[str] = ()) -> list[Tool]:
-        """Return the named tools, or all without names, sorted by name. Raises NotFound for an unknown name."""
+        """Return the named tools, or all tools if no name is given, sorted by name. Raises NotFound."""
         wanted = set(names) or self._tools.keys()
         for name in sorted(wanted):
             if name not in self._tools:
@@ -108,7 +108,7 @@ class ToolRegistry:
         return [self._tools[name] for name in sorted(wanted)]
 
     def describe_unknown(self, name: str) -> str:
-        """Return the message for an unknown name, with similar names."""
+        """Return the message for an unknown name, which suggests similar names."""
         return f"no tool is named {name[:80]!r}: {self._suggest(name)}"
 
     def _suggest(self, name: str) -> str:
@@ -132,14 +132,14 @@ def _size_bytes(tool: Tool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """A tool and its score, above 0; higher is better."""
+    """A tool and its score, which is above 0. A higher score is better."""
 
     tool: Tool
     score: float
 
 
 class ToolSearch:
-    """Searches a registry."""
+    """Searches the tools of a registry."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._registry = registry
@@ -148,9 +148,9 @@ class ToolSearch:
         self._building = asyncio.Lock()
 
     async def search(self, query: str, names: Collection[str], limit: int) -> list[FoundTool]:
-        """Return the best of the named tools, or of all without names; 0 is the default limit.
+        """Return the best of the named tools, or of all tools if no name is given.
 
-        Raises InvalidRequest for a limit out of range.
+        A `limit` of 0 selects the default limit. Raises InvalidRequest if `limit` is out of range.
         """
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidRequest(f"limit is {limit}: it must be between 0 and {MAX_LIMIT}")

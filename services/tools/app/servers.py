@@ -1,4 +1,4 @@
-"""The service's Model Context Protocol servers, and the rules for registering more."""
+"""The Model Context Protocol servers of the service, and the rules for registering more servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Limits on the servers that callers may register; the servers of the settings are always allowed."""
+    """Limits on the servers that callers may register. The configured servers are always allowed."""
 
     programs: ProgramAllowlist = field(default_factory=ProgramAllowlist)
     hosts: HostAllowlist = field(default_factory=HostAllowlist)
@@ -34,7 +34,7 @@ class _Kept:
 
 
 class McpServers:
-    """Keeps servers connected by name; each runs in a task of its own until it is removed or the service closes."""
+    """Keeps servers connected by name. Each runs as a separate task until it is removed or the service closes."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class McpServers:
         self._kept: dict[str, _Kept] = {}
 
     async def start(self, specs: Iterable[ServerSpec]) -> None:
-        """Connect the servers of the settings, and wait a while for their tools. A server that fails is tried again."""
+        """Connect the configured servers, and wait a while for their tools. A server that fails is tried again."""
         tried = [asyncio.create_task(self._keep(spec).connection.is_tried.wait()) for spec in specs]
         if not tried:
             return
@@ -69,8 +69,8 @@ class McpServers:
     async def register(self, spec: ServerSpec) -> Sequence[Tool]:
         """Connect a server for a caller and return its tools.
 
-        Raises PreconditionFailed for a server outside the settings' limits, Conflict for a taken name, and Unavailable
-        for an unreachable server, which is then removed.
+        Raises PreconditionFailed if the server exceeds the configured limits, Conflict if its name is taken, and
+        Unavailable if it is unreachable. An unreachable server is removed.
         """
         connection = self._keep(self._allowed(spec)).connection
         try:
@@ -85,7 +85,7 @@ class McpServers:
         return connection.tools
 
     def _allowed(self, spec: ServerSpec) -> ServerSpec:
-        """Return an allowed server with the hosts that it may call; raises PreconditionFailed for other servers."""
+        """Return an allowed server with the hosts that it may call. Raises PreconditionFailed for any other server."""
         check_server_name(spec.name)
         transport, admission = spec.transport, self._admission
         if isinstance(transport, ProgramTransport):
@@ -119,7 +119,7 @@ class McpServers:
         await _end(kept)
 
     def statuses(self) -> list[ServerStatus]:
-        """Return every server, by name."""
+        """Return the status of every server, sorted by name."""
         return [self._kept[name].connection.status for name in sorted(self._kept)]
 
     def session_of(self, name: str) -> McpSession:
@@ -142,5 +142,5 @@ class McpServers:
 
 async def _end(kept: _Kept) -> None:
     kept.running.cancel()
-    kept.connection.forget()  # at once, so that another server may take the names; a cancelled connection adds nothing
+    kept.connection.forget()  # frees the names for another server at once; a cancelled connection adds nothing
     await asyncio.gather(kept.running, return_exceptions=True)

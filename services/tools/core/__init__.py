@@ -1,1 +1,1 @@
-"""Pure rules of the tools service: argument checks and the computations of the built-in tools."""
+"""Pure rules of the tools service: argument checks, and the computations of the built-in tools."""

@@ -1,4 +1,4 @@
-"""Programs and hosts that the deployment allows."""
+"""The programs and hosts that the deployment allows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _HOST = re.compile(r"[\w.:-]+")
 class HostAllowlist:
     """Hosts that may be called: names and addresses, each with or without a port, and networks.
 
-    A name may resolve to a private address only if that address is allowed too, or if the name is in `inner_hosts`,
-    names that the deployment itself allows at any address.
+    A name may resolve to a private address only if that address is also allowed, or if the name is in `inner_hosts`.
+    The deployment itself allows these names at any address.
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
@@ -30,7 +30,7 @@ class HostAllowlist:
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> HostAllowlist:
-        """Read entries such as `api.example.com`, `127.0.0.1:3001`, `[::1]:3001` and `10.0.0.0/8`."""
+        """Parse entries such as `api.example.com`, `127.0.0.1:3001`, `[::1]:3001` and `10.0.0.0/8`."""
         hosts: set[tuple[str, int | None]] = set()
         networks: list[Network] = []
         for entry in entries:
@@ -41,7 +41,7 @@ class HostAllowlist:
         return cls(frozenset(hosts), tuple(networks))
 
     def with_inner_hosts(self, *inner_hosts: tuple[str, int]) -> HostAllowlist:
-        """Return this list with hosts, each with its port, that may have any address."""
+        """Return this allowlist with these inner hosts, each with its port, which may have any address."""
         return replace(self, inner_hosts=frozenset((_fold(host), port) for host, port in inner_hosts))
 
     def has_host(self, host: str, port: int) -> bool:
@@ -104,10 +104,10 @@ def _fold(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgramAllowlist:
-    """The beginnings of command lines that may be run; each is a program and any number of its first arguments."""
+    """The prefixes of allowed command lines. Each is a program and any number of its first arguments."""
 
     beginnings: tuple[tuple[str, ...], ...] = ()
 
     def has(self, argv: tuple[str, ...]) -> bool:
-        """Return whether a command line has an allowed beginning."""
+        """Return whether a command line has an allowed prefix."""
         return any(argv[: len(beginning)] == beginning for beginning in self.beginnings)

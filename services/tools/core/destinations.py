@@ -1,6 +1,7 @@
-"""Destinations of the fetch tool: an allowlist of hosts, and a rule on the addresses that their names have.
+"""Destinations of the fetch tool: an allowlist of hosts, and a rule on the addresses of their names.
 
-An address that is not public is permitted only where an entry names that very address. Knows no resolver and no HTTP.
+An address that is not public is permitted only if an entry names that very address. This module knows no resolver and
+no HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ENTRY: Final = re.compile(
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 )
 # Blocks that Python's `is_global` permits, although traffic to them may end at another, private address: IPv4 inside
-# IPv6 (compatible, NAT64, 6to4), the anycast of 6to4, and tunnels and documentation that it does not know.
+# IPv6 (compatible, NAT64, 6to4), the anycast of 6to4, and tunnel and documentation blocks that Python does not know.
 _MISLEADING: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -36,7 +37,7 @@ _UNICAST_IPV6: Final = ipaddress.ip_network("2000::/3")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The scheme, host and port of a URL; the host is lower case, in ASCII, without brackets and without a last dot."""
+    """The scheme, host and port of a URL. The host is lower-case ASCII without brackets and without a final dot."""
 
     scheme: str
     host: str
@@ -45,14 +46,14 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    """An entry of the allowlist; `*.example.com` covers every name below example.com."""
+    """An entry of the allowlist. `*.example.com` covers every name below example.com."""
 
     scheme: str
     host: str
     port: int
 
     def covers(self, destination: Destination) -> bool:
-        """Whether requests to the destination are permitted."""
+        """Return whether requests to the destination are permitted."""
         if (self.scheme, self.port) != (destination.scheme, destination.port):
             return False
         if self.host.startswith("*."):
@@ -69,7 +70,7 @@ class AllowedHost:
 
 
 def parse_allowed_host(text: str) -> AllowedHost:
-    """Read an entry such as `example.com`, `*.example.com:8443` or `http://10.0.0.7`; HTTPS if it has no scheme.
+    """Parse an entry such as `example.com`, `*.example.com:8443` or `http://10.0.0.7`. The default scheme is HTTPS.
 
     Raises ValueError.
     """
@@ -84,7 +85,7 @@ def parse_allowed_host(text: str) -> AllowedHost:
 
 
 def _canonical(host: str) -> str:
-    """Return the usual spelling of a literal address, and a name as it is."""
+    """Return the usual spelling of a literal address. A name is returned as it is."""
     address = read_address(host)
     if address is None:
         return host
@@ -92,7 +93,7 @@ def _canonical(host: str) -> str:
 
 
 def read_address(host: str) -> Address | None:
-    """Return the address that a host spells in the usual form; None for a name."""
+    """Return the address that a host spells in the usual form, or None for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -101,12 +102,12 @@ def read_address(host: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
-    """The hosts that requests may go to."""
+    """The hosts to which requests may go."""
 
     hosts: tuple[AllowedHost, ...]
 
     def check_host(self, destination: Destination) -> None:
-        """Raise ToolFailed for a host that no entry covers."""
+        """Raise ToolFailed if no entry covers the host."""
         if any(host.covers(destination) for host in self.hosts):
             return
         known = ", ".join(map(str, self.hosts[:10]))
@@ -122,7 +123,7 @@ class Allowlist:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address belongs to the public internet; an IPv4 address inside IPv6 counts as itself."""
+    """Return whether an address belongs to the public internet. An IPv4-mapped address is checked as IPv4."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return is_public(address.ipv4_mapped)

@@ -1,4 +1,4 @@
-"""Names of tools that come from elsewhere, made so that models and their templates can write them."""
+"""Names for tools from other sources, built so that models and their templates can write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def prefixed_name(source: str, tool: str) -> str:
-    """Return `<source>_<tool>` with '_' for other characters; a name over the limit ends in a hash of the whole."""
+    """Return `<source>_<tool>` with '_' for other characters. A name over the limit ends in a hash of the whole."""
     name = _OTHER.sub("_", f"{source}_{tool}")
     if len(name) <= MAX_NAME_CHARS:
         return name

@@ -20,7 +20,7 @@ _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
 def check_server_name(name: str) -> None:
-    """Raise InvalidRequest for a name that cannot be the prefix of tool names."""
+    """Raise InvalidRequest if a name cannot be the prefix of tool names."""
     if _SERVER_NAME.fullmatch(name) is None:
         raise InvalidRequest(
             f"server name {name[:80]!r} must have 1 to 32 letters, digits, '_' or '-' and begin with a letter or digit"
@@ -29,20 +29,20 @@ def check_server_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTransport:
-    """A program that speaks the protocol on its standard streams; `environment` is added to a minimal environment."""
+    """A program that speaks the protocol on its standard streams. `environment` extends a minimal environment."""
 
     argv: tuple[str, ...] = field(repr=False)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: str | None = None
 
     def describe(self) -> str:
-        """Return the description for lists, without the arguments, which may hold secrets."""
+        """Return a description for listings. It omits the arguments, which may hold secrets."""
         return self.argv[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """The credentials for an authorization server; tokens are requested only from `issuer`."""
+    """The credentials for an authorization server. Tokens are requested only from `issuer`."""
 
     client_id: str
     client_secret: str = field(repr=False)
@@ -52,7 +52,7 @@ class ClientCredentials:
 
 @dataclass(frozen=True, slots=True)
 class HttpTransport:
-    """A streamable HTTP server; requests go to no other hosts than `hosts`."""
+    """A streamable HTTP server. Requests go only to the hosts in `hosts`."""
 
     url: str = field(repr=False)
     host: str
@@ -63,7 +63,7 @@ class HttpTransport:
 
     @classmethod
     def parse(cls, url: str) -> HttpTransport:
-        """Return the transport to a URL, without permission to call any host yet. Raises InvalidRequest."""
+        """Return the transport for a URL, which may not call any host yet. Raises InvalidRequest."""
         try:
             parts = urlsplit(url)
             port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
@@ -74,13 +74,13 @@ class HttpTransport:
         return cls(url, parts.hostname, port)
 
     def describe(self) -> str:
-        """Return the description for lists, without the path and the query, which may hold secrets."""
+        """Return a description for listings. It omits the path and the query, which may hold secrets."""
         return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """A server to keep connected. Only a trusted server's annotations say how safe its tools are."""
+    """A server to keep connected. A tool's annotations determine its safety class only if the server is trusted."""
 
     name: str
     transport: ProgramTransport | HttpTransport
@@ -89,7 +89,7 @@ class ServerSpec:
 
 
 class ServerState(StrEnum):
-    """Whether a server can be called."""
+    """The state of the connection to a server."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -98,7 +98,7 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """A server as it is listed; `left_out` holds the reason for each tool that is not registered."""
+    """The status of a server for listings. `left_out` holds the reason for each tool that is not registered."""
 
     name: str
     transport: str
@@ -111,7 +111,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ToolHints:
-    """A server's hints about a tool. The defaults are the protocol's."""
+    """A server's hints about a tool. The defaults are those of the protocol."""
 
     is_read_only: bool = False
     is_destructive: bool = True
@@ -120,7 +120,7 @@ class ToolHints:
 
     @property
     def safety(self) -> ToolSafety:
-        """The side effects, if the hints are true."""
+        """The safety class of the tool, provided that the hints are true."""
         if self.is_read_only:
             return ToolSafety.READ
         if self.is_destructive or self.is_open_world:
@@ -130,7 +130,7 @@ class ToolHints:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool under its server's name for it. `defect` is why it cannot be used; empty for a usable tool."""
+    """A tool with its name on the server. `defect` is the reason that it cannot be used, or an empty string."""
 
     name: str
     description: str
@@ -140,13 +140,13 @@ class OfferedTool:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the tool in a list of tools."""
+        """The size of the tool's entry in a list of tools."""
         return sum(len(text.encode(errors="replace")) for text in (self.name, self.description, self.parameters_json))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """The tools that a server lists. `others` says how many more there are, with the reason why they are not given."""
+    """The tools that a server lists. `others` describes how many tools were left out, and the reason."""
 
     tools: tuple[OfferedTool, ...] = ()
     others: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class ToolList:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Data that a server offers; `size_bytes` is None if the server does not report the size."""
+    """Data that a server offers. `size_bytes` is None if the server does not report the size."""
 
     uri: str
     name: str
@@ -194,7 +194,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """A message of a prompt; content that is not text is described."""
+    """A message of a prompt. Content that is not text is described in words."""
 
     role: str
     content: str
@@ -210,7 +210,7 @@ class FilledPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[ItemT]):
-    """A part of a list; `next_token` is empty on the last page."""
+    """A part of a list. `next_token` is empty on the last page."""
 
     items: tuple[ItemT, ...]
     next_token: str = ""

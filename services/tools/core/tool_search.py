@@ -1,4 +1,4 @@
-"""Finds the tools that fit a task, by the words of their names, descriptions and parameters."""
+"""Finds the tools that fit a task by the words of their names, descriptions and parameters."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.scoring import TextIndex
 
-NAME_WEIGHT = 2  # a word of the name counts like two of the description
-MAX_TEXT_CHARS = 8192  # a tool's further text is not searched
+NAME_WEIGHT = 2  # a word of the name counts like two words of the description
+MAX_TEXT_CHARS = 8192  # a tool's text beyond this is not searched
 
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_.\-/]")
 
 
 class ToolIndex:
-    """An index of tools; built once, searched often. The score is BM25, above 0; higher is better."""
+    """An index of tools that is built once and searched often. The score is BM25, above 0, and higher is better."""
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self._names = [tool.name for tool in tools]
         self._index = TextIndex([_text_of(tool) for tool in tools])
 
     def search(self, query: str, is_wanted: Callable[[str], bool], limit: int) -> list[tuple[str, float]]:
-        """Return the names and scores of the best tools among the wanted, best first; ties by name."""
+        """Return the names and scores of the best wanted tools, best first. Ties are sorted by name."""
         scores = self._index.bm25(_split_words(query))
         found = [(self._names[position], score) for position, score in scores.items()]
         wanted = (one for one in found if is_wanted(one[0]))

@@ -1,7 +1,7 @@
-"""A program that uses pagantic by gRPC: `python client.py COMMAND [TEXT]`. Without arguments it lists the commands.
+"""A client of pagantic over gRPC: `python client.py COMMAND [TEXT]`. Without arguments it lists the commands.
 
-Python programs have a more convenient way, `pagantic_common.client`. This program shows the messages, and needs nothing
-of this repository but its proto files: README.md explains how its stubs are made.
+For Python programs, `pagantic_common.client` is more convenient. This program shows the messages, and needs only the
+proto files of this repository. README.md explains how to generate its stubs.
 """
 
 import ipaddress
@@ -52,10 +52,10 @@ INCIDENT = {
     "additionalProperties": False,
 }
 ANSWER_TOKENS, LONG_ANSWER_TOKENS = 80, 1000
-# Pieces of text before a connection is dropped, or an execution cancelled.
+# Pieces of text after which a connection is dropped or an execution is cancelled.
 ENOUGH_PIECES = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
-# The exit codes of the command `pagantic`.
+# The exit codes of the `pagantic` command.
 EXIT_FAILED, EXIT_USAGE, EXIT_REQUEST, EXIT_OUTPUT, EXIT_UNAVAILABLE, EXIT_CANCELLED = 1, 2, 3, 6, 7, 8
 EXIT_OF_CODE = {"INFERENCE_OUTPUT_TRUNCATED": EXIT_OUTPUT}
 EXIT_OF_CODE |= dict.fromkeys(("QUOTA_RATE", "QUOTA_CONCURRENCY", "CONFIG_SOURCE_UNAVAILABLE"), EXIT_UNAVAILABLE)
@@ -80,12 +80,12 @@ def printable(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Print a message for the user beside the answer."""
+    """Print a message for the user on stderr, separate from the answer."""
     sys.stderr.write(printable(text) + "\n")
 
 
 class Failure(Exception):
-    """A request that failed: a status with its details, or the error of a response."""
+    """A failed request: a status with its details, or the error of a response."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Failure(Exception):
 
     @classmethod
     def of_status(cls, error: grpc.RpcError) -> Self:
-        """Decode the details of a status: ErrorInfo names the failure, SystemError describes it."""
+        """Decode the details of a status. ErrorInfo names the failure, and SystemError describes it."""
         name, message, described, retry_after_s = error.code().name, error.details() or "", None, None
         status = rpc_status.from_call(error)
         for detail in status.details if status else ():
@@ -119,13 +119,13 @@ class Failure(Exception):
 
     @classmethod
     def of_response(cls, error: error_pb2.SystemError) -> Self:
-        """Read the error of a response."""
+        """Return the failure for the error of a response."""
         name = error_pb2.ErrorCode.Name(error.code).removeprefix("ERROR_CODE_")
         return cls("response", name, error.message, error)
 
     @property
     def category(self) -> str:
-        """The part of the system that caused the error; empty if unknown."""
+        """The part of the system that caused the error, or empty if unknown."""
         if self.described is None or not self.described.category:
             return ""
         return error_pb2.ErrorCategory.Name(self.described.category).removeprefix("ERROR_CATEGORY_")
@@ -151,10 +151,10 @@ class Failure(Exception):
 
 
 class StreamEnded(grpc.RpcError):
-    """A stream that ended before its execution: without a status, it counts as a lost connection."""
+    """A stream that ended before its execution. It has no status and counts as a lost connection."""
 
     def code(self) -> grpc.StatusCode:
-        """Return the status of a lost connection."""
+        """Return the status code of a lost connection."""
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
@@ -162,7 +162,7 @@ class StreamEnded(grpc.RpcError):
         return "the stream ended before its execution"
 
     def trailing_metadata(self) -> tuple[()]:
-        """Return no details of the status."""
+        """Return an empty tuple, because there are no status details."""
         return ()
 
 
@@ -181,7 +181,7 @@ class Connection:
         self.open()
 
     def open(self) -> None:
-        """Connect; gRPC does so with the first call."""
+        """Open the channel. gRPC connects with the first call."""
         target = target_of(self.address)
         if target.scheme == "https":
             file = os.environ.get("PAGANTIC_TLS_CA_FILE")
@@ -192,17 +192,17 @@ class Connection:
         self.stub = orchestrator_service_pb2_grpc.OrchestratorServiceStub(self.channel)
 
     def drop(self) -> None:
-        """Close the connection with everything that runs on it, and open another."""
+        """Close the connection with all calls on it, and open a new connection."""
         self.channel.close()
         self.open()
 
     def options(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return the arguments of each call: its deadline and its credentials."""
+        """Return the common arguments of all calls: the deadline and the credentials."""
         return {"timeout": self.timeout_s if timeout_s is None else timeout_s, "metadata": self.metadata}
 
 
 def target_of(address: str) -> SplitResult:
-    """Return an address in its parts."""
+    """Return the parts of an address."""
     return urlsplit(address if "://" in address else f"http://{address}")
 
 
@@ -218,7 +218,7 @@ def is_loopback(address: str) -> bool:
 def make_request(
     mode: execution_pb2.Mode.ValueType, text: str, *, max_tokens: int, **more: Any
 ) -> execution_pb2.SystemRequest:
-    """Return a request with its own id, by which it can be cancelled, followed and sent again."""
+    """Return a request with its own id, which is needed to cancel, follow or resend the request."""
     request = execution_pb2.SystemRequest(
         request_id=str(uuid.uuid4()),
         mode=mode,
@@ -231,14 +231,14 @@ def make_request(
 
 
 def make_chat(text: str, *, max_tokens: int = ANSWER_TOKENS, **more: Any) -> execution_pb2.SystemRequest:
-    """Return a chat without tools: its answer is a single text."""
+    """Return a chat request without tools, whose answer is a single text."""
     request = make_request(execution_pb2.MODE_CHAT, text, max_tokens=max_tokens, **more)
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
     return request
 
 
 def checked(response: execution_pb2.SystemResponse | None) -> execution_pb2.SystemResponse:
-    """Return a response that succeeded."""
+    """Return the response if it succeeded. Raises StreamEnded if there is none, or Failure if it has an error."""
     if response is None:
         raise StreamEnded
     if response.HasField("error"):
@@ -247,7 +247,7 @@ def checked(response: execution_pb2.SystemResponse | None) -> execution_pb2.Syst
 
 
 class Answer:
-    """The text of an answer as it streams, and how much of it stands on the terminal."""
+    """The text of a streamed answer, and the part of it that is already on the terminal."""
 
     def __init__(self) -> None:
         self.response: execution_pb2.SystemResponse | None = None
@@ -258,7 +258,7 @@ class Answer:
         self._stored = 0
 
     def take(self, event: event_pb2.ExecutionEvent) -> None:
-        """Read an event, and show the text that it brings."""
+        """Read an event, and show any text in it."""
         if event.sequence > self.sequence:  # Deltas repeat the sequence of the stored event before them.
             self.sequence = event.sequence
             self._stored = len(self._text)
@@ -275,7 +275,7 @@ class Answer:
         self._show()
 
     def rewind(self) -> None:
-        """Forget the text after the last stored event: following from that event sends it again."""
+        """Discard the text after the last stored event, because following from that event sends the text again."""
         self._text = self._text[: self._stored]
 
     def _show(self) -> None:
@@ -290,7 +290,7 @@ class Answer:
 
 
 def chat(connection: Connection, text: str) -> None:
-    """Stream the answer to a text."""
+    """Stream the answer to a text, and print it as it arrives."""
     answer = Answer()
     for event in connection.stub.ExecuteStream(make_chat(text), **connection.options()):
         answer.take(event)
@@ -311,7 +311,7 @@ def extract(connection: Connection, text: str) -> None:
 
 
 def vote(connection: Connection, text: str) -> None:
-    """Print the label that most samples chose, and the share of the samples that did."""
+    """Print the label that most samples chose, and its share of the samples."""
     contract = contract_pb2.OutputContract(schema_json=json.dumps(INCIDENT))
     voting = execution_pb2.Voting(n=5)
     request = make_request(execution_pb2.MODE_REDUNDANT, text, max_tokens=40, output=contract, voting=voting)
@@ -323,11 +323,11 @@ def vote(connection: Connection, text: str) -> None:
 def resume(connection: Connection, text: str) -> None:
     """Stream an answer over a connection that breaks.
 
-    A request in the background continues after its caller has left. A caller that returns follows it from the last
+    A background request continues after its caller has left. A caller that returns follows the request from the last
     event.
     """
     request = make_chat(text, background=True)
-    request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # No deadline of a call binds it.
+    request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # A call's deadline does not limit it.
     ends_at = time.monotonic() + connection.timeout_s
     answer, wait_s = Answer(), FIRST_WAIT_S
     while answer.response is None:
@@ -348,7 +348,7 @@ def resume(connection: Connection, text: str) -> None:
 
 
 def read_until_drop(connection: Connection, events: Iterator[event_pb2.ExecutionEvent], answer: Answer) -> None:
-    """Read events until the stream ends; after some pieces of text the connection is dropped, once."""
+    """Read events until the stream ends, dropping the connection once after some pieces of text."""
     for event in events:
         answer.take(event)
         if event.HasField("content_delta") and answer.pieces == ENOUGH_PIECES:
@@ -362,7 +362,7 @@ def read_until_drop(connection: Connection, events: Iterator[event_pb2.Execution
 def begin_or_follow(
     connection: Connection, request: execution_pb2.SystemRequest, sequence: int, timeout_s: float
 ) -> Iterator[event_pb2.ExecutionEvent]:
-    """Return the stream of a request, begun if no event has arrived; the same id begins it only once."""
+    """Return the stream of a request, beginning the request if no event has arrived. The same id runs only once."""
     if not sequence:
         return connection.stub.ExecuteStream(request, **connection.options(timeout_s))
     note(f"follows: event {sequence}")
@@ -371,7 +371,7 @@ def begin_or_follow(
 
 
 def cancel(connection: Connection, text: str) -> None:
-    """Begin a long answer and cancel it; leaving the stream would do it as well."""
+    """Begin a long answer and cancel it. Leaving the stream would also cancel it."""
     request = make_chat(text, max_tokens=LONG_ANSWER_TOKENS)
     pieces, response = 0, execution_pb2.SystemResponse()
     for event in connection.stub.ExecuteStream(request, **connection.options()):
@@ -391,7 +391,7 @@ def cancel(connection: Connection, text: str) -> None:
 
 
 def error(connection: Connection, _text: str) -> None:
-    """Make two requests that fail: the first is refused by a status, the second has a response with an error."""
+    """Make two failing requests. The first is rejected with a status, and the second has a response with an error."""
     refused = make_chat("Hello", max_tokens=8)
     refused.hints.temperature = 9
     try:
@@ -406,7 +406,7 @@ COMMANDS = {"chat": chat, "extract": extract, "vote": vote, "resume": resume, "c
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return the exit code."""
     name, *texts = arguments or [""]
     if name not in COMMANDS or len(texts) != (name != "error"):
         note(USAGE)
@@ -431,7 +431,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # A reader that is gone ends the program, and is no failure.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # If the output's reader is gone, the program ends without an error.
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

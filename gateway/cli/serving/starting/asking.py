@@ -27,7 +27,7 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The values of the options; None means that a question is asked."""
+    """The values of the options. None means that the user is asked for the value."""
 
     model: str | None
     data: str | None
@@ -43,13 +43,13 @@ class Given:
 
 
 class Asker:
-    """Asks on the terminal, or takes the defaults."""
+    """Asks on the terminal, or uses the defaults."""
 
     def __init__(self, *, is_asking: bool) -> None:
         self.is_asking = is_asking
 
     def ask(self, question: str, default: str, check: Callable[[str], AnswerT]) -> AnswerT:
-        """Return a checked answer; asks again after an invalid answer. Raises UsageError for an invalid default."""
+        """Return a checked answer, asking again after an invalid answer. Raises UsageError for an invalid default."""
         while self.is_asking:
             try:
                 return check(self._typed(lambda: str(typer.prompt(question, default=default, err=True))))
@@ -73,7 +73,10 @@ class Asker:
 
 
 def client_settings(asker: Asker, address: str | None, key_file: str | None) -> dict[str, str]:
-    """Return the settings of a client for a system elsewhere; asks for values that are None, and raises UsageError."""
+    """Return the settings of a client for a remote system.
+
+    The user is asked for values that are None. Raises UsageError if a value is invalid.
+    """
     if address is None:
         address = asker.ask("Address of the system", ORCHESTRATOR, _check_address)
     settings = {"PAGANTIC_ADDRESS": _check_address(address)}
@@ -101,7 +104,7 @@ def _check_address(address: str) -> str:
 
 
 def choose(asker: Asker, given: Given) -> Choices:
-    """Ask for the values that the options lack; raises UsageError for invalid values."""
+    """Ask for the values that the options do not set. Raises UsageError if a value is invalid."""
     model, data, http, key = given.model, given.data, given.http, given.key
     if model is None:
         model = asker.ask(

@@ -1,4 +1,4 @@
-"""The checked choices for `pagantic init`, and the lines of the settings file that they give."""
+"""The checked choices of `pagantic init`, and the lines of the settings file that result from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagantic_common.models.settings import models_folder
 
 BUNDLED = "bundled"
 MAX_PORT = 65535
-BLOCK = 100  # distance between the blocks of ports that are tried
+BLOCK = 100  # Distance between the blocks of ports that are tried.
 _MAGIC = b"GGUF"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+,=-]+")
 
@@ -32,8 +32,8 @@ class Choices:
         model: Name of a pulled model or of the catalog, absolute path of a GGUF file, `bundled` or `none`.
         data: Folder for state.
         http_port: Port of the HTTP gateway; 0 keeps `pagantic up` from starting it.
-        key_file: The file of the operator's API key; None asks callers for no key.
-        first_port: Port of the orchestrator; the other services follow it.
+        key_file: The file of the operator's API key. With None, callers need no key.
+        first_port: Port of the orchestrator. The other services use the ports that follow.
     """
 
     model: str
@@ -43,7 +43,7 @@ class Choices:
     first_port: int
 
     def settings(self) -> dict[str, str]:
-        """Return the variables."""
+        """Return the variables of the settings file."""
         found = {"PAGANTIC_STATE": str(self.data)}
         if self.model != BUNDLED:
             found["PAGANTIC_INFERENCE_MODEL_PATH"] = self.model
@@ -56,7 +56,7 @@ class Choices:
             found["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
             found["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
             found["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
-            # Without this, the gateway would give its own key, the operator's, to callers without a key.
+            # Without this setting, the gateway would use its own key, the operator's, for callers without a key.
             found["PAGANTIC_HTTP_AUTH"] = "keys"
         return found
 
@@ -86,7 +86,7 @@ def text_of(settings: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value quoted for the file, in a form that a shell reads, too, except for very rare values."""
+    """Return a value quoted for the file, in a form that shells can also read except for very rare values."""
     if _PLAIN.fullmatch(value):
         return value
     if not {"'", "\\"}.intersection(value):
@@ -97,7 +97,7 @@ def _quoted(value: str) -> str:
 
 
 def absolute(option: str, given: str) -> Path:
-    """Return an absolute path; raises UsageError if its `~` names an unknown user."""
+    """Return an absolute path. Raises UsageError if `~` in the path names an unknown user."""
     try:
         return expand_home(given).absolute()
     except ValueError as error:
@@ -105,7 +105,7 @@ def absolute(option: str, given: str) -> Path:
 
 
 def check_model(given: str) -> str:
-    """Return a model as the settings name it; raises UsageError for an unknown name or an invalid model file."""
+    """Return a model in the form for the settings. Raises UsageError if its name is unknown or its file is invalid."""
     if given in (BUNDLED, NO_MODEL) or ModelFolder(models_folder()).find(given) is not None:
         return given
     path = absolute("--model", given)
@@ -129,12 +129,15 @@ def _check_file(path: Path) -> None:
 
 
 def is_to_pull(model: str) -> bool:
-    """Return whether a model is in the catalog, but not pulled."""
+    """Return whether a model is in the catalog but has not been pulled."""
     return model in catalog() and ModelFolder(models_folder()).find(model) is None
 
 
 def check_data(given: str) -> Path:
-    """Return the absolute folder for state, without making it; raises UsageError if this user cannot write it."""
+    """Return the absolute path of the state folder without creating it.
+
+    Raises UsageError if this user cannot write to the folder.
+    """
     path = absolute("--data", given).resolve()
     if "%" in str(path) or "\n" in str(path):
         raise UsageError(f"--data {str(path)!r}: the path of this folder may have no % and no line break")
@@ -145,12 +148,15 @@ def check_data(given: str) -> Path:
 
 
 def ports_from(first: int) -> dict[str, int]:
-    """Return the ports of the services, the orchestrator's first."""
+    """Return the port of each service, beginning with the orchestrator."""
     return {area: first + offset for offset, area in enumerate(PORTS)}
 
 
 def check_ports(first: int, own: Iterable[int]) -> int:
-    """Return the first port; raises UsageError when a port is in use, but for a system's own."""
+    """Return the first port.
+
+    Raises UsageError if a port is out of range, or is in use by something other than the system itself.
+    """
     if not 1 <= first <= MAX_PORT + 1 - len(PORTS):
         raise UsageError(f"--first-port {first}: {len(PORTS)} ports from it on must be between 1 and {MAX_PORT}")
     if taken := taken_ports(ports_from(first).values(), own):
@@ -159,7 +165,7 @@ def check_ports(first: int, own: Iterable[int]) -> int:
 
 
 def free_block(first: int, own: Iterable[int]) -> int:
-    """Return the first port of the nearest block of free ports; the given port without a free block."""
+    """Return the first port of the nearest block of free ports, or the given port if no block is free."""
     for start in range(first, MAX_PORT - len(PORTS), BLOCK):
         if not taken_ports(ports_from(start).values(), own):
             return start
@@ -167,7 +173,7 @@ def free_block(first: int, own: Iterable[int]) -> int:
 
 
 def free_port(first: int, own: Iterable[int], services: Collection[int]) -> int:
-    """Return the nearest free port that is not for a service; the given port without a free port."""
+    """Return the nearest free port that is not a service's port, or the given port if no port is free."""
     ports = (port for port in range(first, MAX_PORT + 1) if port not in services)
     return next((port for port in ports if not taken_ports((port,), own)), first)
 

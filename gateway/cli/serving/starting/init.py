@@ -69,7 +69,7 @@ def init(
 ) -> None:
     """Write a settings file, pagantic.env, which every command finds.
 
-    On a terminal it asks for the values that no option sets. In a pipe it takes the defaults.
+    On a terminal, the command asks for the values that no option sets. In a pipe, it uses the defaults.
     """
     with reporting_errors():
         path = user_file(os.environ) if user else Path.cwd() / FILE_NAME
@@ -97,7 +97,10 @@ def init(
 def _settings_of(
     asker: Asker, given: Given, address: str | None, key_file: str | None
 ) -> tuple[dict[str, str], Choices | None]:
-    """Return the settings, and the choices where services are to run on this machine; raises UsageError."""
+    """Return the settings, and the choices if services are to run on this machine.
+
+    Raises UsageError if the options contradict each other.
+    """
     if address is None and has_services():
         if key_file is not None:
             raise UsageError("--key-file belongs to --address; --key makes a key for the system of this machine")
@@ -111,7 +114,7 @@ def _settings_of(
 
 
 def _make_state(chosen: Choices) -> None:
-    """Make the folder for state, and the operator's key in it, if it is wanted and missing."""
+    """Create the state folder and, if the operator's key is wanted and missing, the key in it."""
     path = chosen.data
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -129,7 +132,7 @@ def _open_new(path: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all; only this user can read it."""
+    """Write the file atomically and so that only this user can read it."""
     try:
         write_whole(path, text)
     except OSError as error:
@@ -137,12 +140,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def _overridden(settings: dict[str, str]) -> list[str]:
-    """Return the variables that the shell sets to another value, ignoring values from the old file."""
+    """Return the variables that the shell sets to a different value, ignoring values that come from the old file."""
     return [name for name, value in settings.items() if os.environ.get(name, value) != value and not origin_of(name)]
 
 
 def _note_precedence(path: Path, overridden: list[str]) -> None:
-    """Report the settings that win over the written file."""
+    """Report the settings that take precedence over the written file."""
     if path != Path.cwd() / FILE_NAME and (Path.cwd() / FILE_NAME).exists():
         note(f"in this folder {FILE_NAME} comes before it")
     for name in overridden:

@@ -16,8 +16,8 @@ from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
 INDEX = "index.html"
-# The place in the index for the path of the other files. The path has a digest of all files, so that a page never
-# mixes files of different versions.
+# The placeholder in the index for the folder of the other files. The folder's name is a digest of all files, so a page
+# never mixes files of different versions.
 FOLDER = "FOLDER"
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -25,7 +25,7 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# The page loads scripts and styles of this gateway alone, and no script of it may turn text into markup.
+# The page loads scripts and styles only from this gateway, and none of its scripts may turn text into markup.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -51,12 +51,12 @@ class ServedFile:
     headers: Mapping[str, str]
 
     def is_known(self, if_none_match: str) -> bool:
-        """Return whether the client already has this file, by the tags of its header If-None-Match."""
+        """Return whether the client already has this file, according to the tags in its If-None-Match header."""
         return self.headers["etag"] in [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
 
 
 def served_files(files: Mapping[str, bytes]) -> dict[str, ServedFile]:
-    """Return the files of a console by their paths: the index at `/`, the others in a folder that their bytes name."""
+    """Return the console's files by path: the index at `/`, and the others in a folder named after their digest."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(b"%s\0%d\0%s" % (name.encode(), len(files[name]), files[name]))

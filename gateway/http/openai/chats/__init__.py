@@ -1,1 +1,1 @@
-"""`/v1/chat/completions`: answers to chats, whole, as streams, and stored."""
+"""`/v1/chat/completions`: answers to chats, complete, streamed or stored."""

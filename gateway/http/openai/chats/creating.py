@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: runs the requests of OpenAI's clients."""
+"""`/v1/chat/completions`: runs the requests of OpenAI clients."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def chat_operations(settings: HttpSettings) -> list[Operation]:
 
 
 class Chat:
-    """A request of `/v1/chat/completions`.
+    """A request to `/v1/chat/completions`.
 
     Args:
-        value: The body as JSON; raises InvalidRequest for an invalid request.
-        settings: Name the models, and limit the time.
-        request_id: Id of the first choice; the ids of the others append their numbers.
+    value: The body as JSON. Raises InvalidRequest if the request is invalid.
+    settings: The settings that define the model names and limit the time.
+    request_id: Id of the first choice. The ids of the other choices append their numbers to it.
     """
 
     def __init__(self, value: Any, settings: HttpSettings, request_id: str) -> None:
@@ -83,18 +83,18 @@ class Chat:
         return bool(self._form.stream)
 
     async def complete(self, client: AsyncClient) -> ChatCompletion:
-        """Return the whole answer; raises PaganticError."""
+        """Return the complete answer. Raises PaganticError if a choice fails."""
         return completion_of(self._heading, await execute_all(client, self._requests), self._form.ignored)
 
     def stream(self, client: AsyncClient) -> AsyncGenerator[str, None]:
-        """Return the server-sent events of the answer."""
+        """Return the answer as a stream of server-sent events."""
         choices = [ChoiceChunks(self._heading, index, self._form.ignored) for index in range(len(self._requests))]
         make_usage = partial(usage_chunk, self._heading) if self._form.includes_usage else None
         return stream_all(client, self._requests, choices, make_usage)
 
 
 def _keep(requests: Sequence[execution_pb2.SystemRequest], heading: Heading, form: ChatForm) -> None:
-    """Have the executions of a chat kept: the first execution is the chat."""
+    """Mark the executions of a chat to be kept. The first execution represents the chat."""
     echo = {
         "model": heading.model,
         "created": heading.created_s,

@@ -1,4 +1,4 @@
-"""Stored chat completions, by their ids: the orchestrator's records. Each choice is an execution."""
+"""Stored chat completions by id, from the orchestrator's records. Each choice is a separate execution."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pagantic_common.domain.images import image_of
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
-# A list looks at so many of the newest chats.
+# The number of the newest chats that a list considers.
 MAX_LOOKED_AT = 1000
 _ONE = "/v1/chat/completions/{completion_id}"
 _ROLES = {
@@ -154,7 +154,7 @@ async def _messages(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execution:
-    """Return the execution of the first choice; raises NotFound also where that gave no answer."""
+    """Return the execution of the first choice. Raises NotFound if it does not exist or has no answer."""
     execution = await find(client, completion_id, ID_PREFIX, KIND)
     response = execution.response
     if not execution.HasField("response") or (response.HasField("error") and not is_unfinished(response)):

@@ -1,1 +1,1 @@
-"""`/v1/completions`: continues raw texts, whole and as streams."""
+"""`/v1/completions`: continues raw texts, as complete answers or streams."""

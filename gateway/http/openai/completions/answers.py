@@ -1,4 +1,4 @@
-"""Responses of the orchestrator in the form of `/v1/completions`, whole and as chunks. Pure."""
+"""Purely translates responses of the orchestrator into the form of `/v1/completions`, as a whole or in chunks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TextLogprobs(AnswerShape):
 
 
 class TextChoice(AnswerShape):
-    """An answer, or the new part of an answer."""
+    """An answer or, in a stream, the new part of an answer."""
 
     index: int
     text: str
@@ -47,24 +47,24 @@ class TextChoice(AnswerShape):
 
 
 class TextCompletion(AnswerPart):
-    """The answer to raw texts, or a part of it in a stream."""
+    """The answer to raw texts, or a part of the answer in a stream."""
 
     object: Literal["text_completion"]
     choices: list[TextChoice]
 
 
 class TextEvent(RootModel[TextCompletion | OpenAIError]):
-    """The data of an event; `[DONE]`, which is not JSON, comes last."""
+    """The data of an event. `[DONE]`, which is not JSON, comes last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuationHead:
-    """The common parts of a whole answer and its chunks.
+    """The common parts of a complete answer and its chunks.
 
     Args:
-        heading: Heading of the answer.
-        echoes: The text at the beginning of each choice: its prompt, or nothing.
-        ignored: Fields of the request without effect.
+    heading: The heading of the answer.
+    echoes: The text at the beginning of each choice: the prompt, or an empty string.
+    ignored: Fields of the request that have no effect.
     """
 
     heading: Heading
@@ -72,7 +72,7 @@ class ContinuationHead:
     ignored: Sequence[str]
 
     def whole(self, responses: Sequence[execution_pb2.SystemResponse]) -> TextCompletion:
-        """Return the whole answer of the responses, a choice for each."""
+        """Return the complete answer, with a choice for each response."""
         choices = [
             _choice(index, echo + text_of(response), response)
             for index, (echo, response) in enumerate(zip(self.echoes, responses, strict=True))
@@ -109,7 +109,7 @@ class ContinuationHead:
 
 
 class ContinuationChunks:
-    """The chunks of a choice, in the order of its events."""
+    """Produces the chunks of a choice in the order of its events."""
 
     def __init__(self, head: ContinuationHead, index: int) -> None:
         self._head = head
@@ -118,14 +118,15 @@ class ContinuationChunks:
         self.response: execution_pb2.SystemResponse | None = None
 
     def first(self) -> Iterator[TextCompletion]:
-        """Yield the chunk with the prompt, where the client wants it back."""
+        """Yield the chunk with the prompt if the client requested an echo."""
         if echo := self._head.echoes[self._index]:
             yield self._head.piece(self._index, echo)
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[TextCompletion]:
-        """Yield the chunks of an event.
+        """Yield the chunks for an event.
 
-        Raises the error of a response, and Aborted for a discarded attempt if the client already has some of its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
+        its text.
         """
         yield from self._pieces(self._blocks.of(event))
         if self._blocks.response is not None:
@@ -149,9 +150,9 @@ def _choice(index: int, text: str, response: execution_pb2.SystemResponse) -> Te
 
 
 def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> TextLogprobs | None:
-    """Return the log-probabilities of an answer's tokens, as lists of the same length; None without them.
+    """Return the log-probabilities of an answer's tokens as lists of equal length, or None if there are none.
 
-    The offset of a token counts the whole characters before it: a character may have several tokens.
+    The offset of a token counts only complete characters before it, because a character may consist of several tokens.
     """
     if not tokens:
         return None
@@ -164,7 +165,7 @@ def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> TextLogprobs |
 
 
 def _by_text(tokens: Iterable[generation_pb2.TokenLogprob]) -> dict[str, float]:
-    """Return log-probabilities by text; of tokens that read alike, as parts of characters do, the most probable."""
+    """Return log-probabilities by text. If several tokens have the same text, the most probable counts."""
     return {_text(one): one.logprob for one in sorted(tokens, key=lambda one: one.logprob)}
 
 

@@ -1,4 +1,4 @@
-"""`/v1/completions`: runs the requests of OpenAI's clients."""
+"""`/v1/completions`: runs the requests of OpenAI clients."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from gateway.http.openai.requests import read_extension, set_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's document says so.
+DEFAULT_MAX_TOKENS = 16  # The default that OpenAI's documentation states.
 
 
 class CompletionForm(AnswerForm):
-    """A request of `/v1/completions`. OpenAI's document allows token ids as prompts; they are refused here."""
+    """A request to `/v1/completions`. Token ids as prompts, which OpenAI's documentation allows, are rejected."""
 
     prompt: str | list[Any] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
@@ -33,7 +33,7 @@ class CompletionForm(AnswerForm):
 def completion_requests_of(form: CompletionForm, alias: str, call_s: float) -> list[execution_pb2.SystemRequest]:
     """Return the requests for a form, in the order of its prompts.
 
-    Raises InvalidRequest for unsupported features. See `text_request_of` for the arguments.
+    Raises InvalidRequest if the form uses an unsupported feature. See `text_request_of` for the arguments.
     """
     prompts = _prompts_of(form)
     _check_choices(form, len(prompts))
@@ -48,15 +48,15 @@ def completion_requests_of(form: CompletionForm, alias: str, call_s: float) -> l
 
 
 def text_request_of(form: AnswerForm, prompt: str, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request that continues a raw prompt; raises InvalidRequest for unsupported features.
+    """Return the request that continues a raw prompt. Raises InvalidRequest if a feature is unsupported.
 
-    The field `pagantic` of the form is a SystemRequest as JSON; the other fields override it.
+    The form's field `pagantic` is a SystemRequest as JSON; the other fields override it.
 
     Args:
-        form: The client's form.
-        prompt: The text to continue.
-        alias: Alias of the model that the form names.
-        call_s: Longest time of the request, unless it sets a shorter time.
+    form: The client's form.
+    prompt: The text to continue.
+    alias: The alias of the model that the form names.
+    call_s: Maximum duration of the request, unless the request sets a shorter one.
     """
     request = read_extension(form.pagantic or {})
     request.text_prompt = prompt

@@ -1,1 +1,1 @@
-"""Judgements of texts: decisions and moderations."""
+"""Judgements on texts: decisions and moderations."""

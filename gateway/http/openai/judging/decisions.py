@@ -1,4 +1,4 @@
-"""`/v1/decisions`: a request as a SystemRequest in MODE_DECIDE, and its response in the form of OpenAI's API."""
+"""`/v1/decisions`: converts a request to a SystemRequest in MODE_DECIDE, and its response to OpenAI's form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_ANSWERS = 255
 
 
 class InputPart(Form):
-    """A part of a text; an image cannot be read."""
+    """A part of a text. Images cannot be read."""
 
     type: str
     text: str | None = None
@@ -64,7 +64,7 @@ class InputItem(Form):
 
 
 class ChoiceOption(Form):
-    """An option of a choice; true and "true" are different values."""
+    """An option of a choice. The values true and "true" are different."""
 
     value: StrictBool | StrictStr
     description: str | None = None
@@ -78,7 +78,7 @@ class ScoreLevel(Form):
 
 
 class QuestionForm(Form):
-    """A question; `choices` belong to a choice, and `levels` to a score."""
+    """A question. A choice has `choices`, and a score has `levels`."""
 
     type: Literal["predicate", "choice", "score"]
     instructions: Text
@@ -88,7 +88,7 @@ class QuestionForm(Form):
 
 
 class DecisionForm(Form):
-    """A request of `/v1/decisions`."""
+    """A request to `/v1/decisions`."""
 
     model: str = ""
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -100,7 +100,7 @@ AnswerT = TypeVar("AnswerT", ChoiceOption, ScoreLevel)
 
 
 class DecisionAnswer(AnswerShape):
-    """The answer to a question; an abstention is a refusal."""
+    """The answer to a question. An abstention is a refusal."""
 
     type: Literal["predicate", "choice", "score", "refusal"]
     name: str | None
@@ -112,7 +112,7 @@ class DecisionAnswer(AnswerShape):
 
 
 class DecisionDetail(AnswerShape):
-    """Fields that the API lacks; `abstention` is the reason of a refusal."""
+    """Fields that the API lacks. `abstention` is the reason for a refusal."""
 
     confidence: float
     label_mass: float
@@ -120,13 +120,13 @@ class DecisionDetail(AnswerShape):
 
 
 class DecisionExtension(Extension):
-    """Fields that the API lacks, for each question."""
+    """Fields that the API lacks, including the details of each question."""
 
     decisions: list[DecisionDetail]
 
 
 class DecisionList(AnswerShape):
-    """The answers to the questions, in their order."""
+    """The answers to the questions, in the order of the questions."""
 
     model: str
     answers: list[DecisionAnswer]
@@ -148,7 +148,7 @@ def decision_operations(settings: HttpSettings) -> list[Operation]:
 
 
 def decision_request_of(form: DecisionForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
-    """Return the request for a form; raises InvalidRequest for unsupported features.
+    """Return the request for a form. Raises InvalidRequest if the form uses an unsupported feature.
 
     See `request_of` for the arguments.
     """
@@ -244,7 +244,7 @@ def _level(level: ScoreLevel) -> decision_pb2.Level:
 
 
 def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> DecisionList:
-    """Return the object of `/v1/decisions` for a response: answers, and refusals for abstentions."""
+    """Return the object of `/v1/decisions` for a response. Abstentions become refusals."""
     answered = zip(form.questions, response.decisions, strict=True)
     return {
         "model": form.model or "default",
@@ -282,7 +282,7 @@ def _shares(values: Sequence[dict[str, Any]], probabilities: Sequence[float]) ->
 
 
 def _detail(decision: decision_pb2.Decision) -> DecisionDetail:
-    """Return the details of a decision or refusal that this API has no field for."""
+    """Return the details of a decision or refusal for which this API has no field."""
     detail: DecisionDetail = {"confidence": decision.confidence, "label_mass": decision.label_mass}
     if decision.abstention:
         detail["abstention"] = name_of(decision_pb2.Abstention, decision.abstention, "ABSTENTION_")

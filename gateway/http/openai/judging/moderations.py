@@ -1,4 +1,4 @@
-"""`/v1/moderations`: whether texts may be harmful, as the deployment's guard model decides."""
+"""`/v1/moderations`: judges whether texts may be harmful, using the deployment's guard model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pagantic_common.client.responses import raise_for_error
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_INPUTS = 32
-JUDGED_AT_ONCE = 4  # Tenants have a limit of executions at once.
+JUDGED_AT_ONCE = 4  # Kept low because tenants have a limit on concurrent executions.
 # The categories of OpenAI's API, each as a statement for the guard model.
 CATEGORIES: Final = {
     "harassment": "The text insults, bullies or threatens somebody, or calls on others to do so.",
@@ -43,14 +43,14 @@ CATEGORIES: Final = {
 
 
 class ModerationPart(Form):
-    """A part of an input; an image cannot be judged."""
+    """A part of an input. Images cannot be judged."""
 
     type: str
     text: str | None = None
 
 
 class ModerationForm(Form):
-    """A request of `/v1/moderations`."""
+    """A request to `/v1/moderations`."""
 
     model: str = ""
     input: (
@@ -100,7 +100,7 @@ def moderation_requests_of(
 ) -> list[execution_pb2.SystemRequest]:
     """Return a request for each input, with a question for each category.
 
-    Raises InvalidRequest for an input that cannot be judged, and NotFound where the deployment has no guard model.
+    Raises InvalidRequest if an input cannot be judged, or NotFound if the deployment has no guard model.
     """
     model = settings.moderation_model
     if model is None:
@@ -118,7 +118,7 @@ def moderation_requests_of(
 
 
 def texts_of(given: str | Sequence[str | ModerationPart]) -> list[str]:
-    """Return the texts to judge; joins the parts of an input to a single text. Raises InvalidRequest for an image."""
+    """Return the texts to judge, joining the parts of an input into one text. Raises InvalidRequest for an image."""
     if isinstance(given, str):
         return [_checked("input", given)]
     texts = [_checked(f"input[{index}]", one) for index, one in enumerate(given) if isinstance(one, str)]
@@ -141,7 +141,7 @@ def _text_of(part: ModerationPart, place: str) -> str:
 def moderation_of(
     form: ModerationForm, threshold: float, responses: Sequence[execution_pb2.SystemResponse]
 ) -> ModerationReport:
-    """Return the object of `/v1/moderations`: a category is flagged from the threshold on."""
+    """Return the object of `/v1/moderations`. A category is flagged if its score reaches the threshold."""
     return {
         "id": f"modr-{responses[0].request_id}",
         "model": form.model or "default",

@@ -1,4 +1,4 @@
-"""`/v1/conversations`: the conversations that the orchestrator stores, and their messages as items."""
+"""`/v1/conversations`: the conversations stored in the orchestrator, with their messages as items."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONE = "/v1/conversations/{conversation_id}"
 
 
 class Conversation(AnswerShape):
-    """A conversation that responses continue."""
+    """A conversation that responses can continue."""
 
     id: str
     object: Literal["conversation"]
@@ -125,7 +125,7 @@ async def _remove(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 async def _find(client: AsyncClient, request: Request) -> session_pb2.Session:
-    """Return a conversation with all its messages; raises NotFound."""
+    """Return a conversation with all its messages. Raises NotFound if it does not exist."""
     name = request.path_params["conversation_id"]
     unknown = NotFound(f"there is no conversation {name[:128]!r}")
     if not is_id(name):

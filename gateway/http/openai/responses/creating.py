@@ -72,7 +72,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         earlier = await _earlier_messages(client, form)
         asked = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
-            del asked.messages[-1]  # The empty message stands for the input that was not sent.
+            del asked.messages[-1]  # The empty message is a placeholder for an input that was not sent.
         messages, tools = await prompt_of(client, asked), await tools_of(client, asked)
         counted = await client.count_tokens(messages=messages, tools=tools, model=asked.hints.model)
         tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted.chat_tokens}
@@ -114,9 +114,9 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
 async def _resolve(
     client: AsyncClient, form: ResponseForm, request: Request, settings: HttpSettings
 ) -> execution_pb2.SystemRequest:
-    """Return the request of a form, with the id that the client receives.
+    """Return the request for a form, with the id that the client receives.
 
-    Raises NotFound for an unknown conversation or previous response, InvalidRequest for unsupported features.
+    Raises NotFound for an unknown conversation or previous response, or InvalidRequest for an unsupported feature.
     """
     earlier = await _earlier_messages(client, form)
     is_stored = bool(form.conversation_id)
@@ -126,7 +126,7 @@ async def _resolve(
 
 
 async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence[message_pb2.Message]:
-    """Return the earlier messages, of the conversation or up to the response that a form names; raises NotFound."""
+    """Return the earlier messages of a form's conversation, or up to its previous response. Raises NotFound."""
     if form.conversation_id:
         return (await client.get_session(form.conversation_id)).messages
     if form.previous_response_id:
@@ -135,7 +135,7 @@ async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence
 
 
 async def prompt_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> list[message_pb2.Message]:
-    """Return the messages that the model would see, with the system prompt and a system message joined."""
+    """Return the messages that the model would see, with the system prompt and any system message joined."""
     parts, messages = [await _system_prompt(client, asked)], list(asked.messages)
     if messages and messages[0].role == message_pb2.ROLE_SYSTEM:
         parts.append(messages.pop(0).content)
@@ -153,7 +153,7 @@ async def _system_prompt(client: AsyncClient, asked: execution_pb2.SystemRequest
 
 
 async def tools_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> Sequence[message_pb2.ToolDefinition]:
-    """Return the tools that the model would be offered: the tools that the request names, and the caller's."""
+    """Return the tools that the model would be offered: the caller's tools and the tools that the request names."""
     choice = asked.hints.tool_choice
     if choice.mode == message_pb2.TOOL_CHOICE_MODE_NONE and not choice.tool_name:
         return ()

@@ -1,4 +1,4 @@
-"""The bodies of requests to `/v1/responses` and `/v1/conversations`, as OpenAI's API document describes them."""
+"""The bodies of requests to `/v1/responses` and `/v1/conversations`, as OpenAI's API documentation describes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, MoreFields, Notes
 
-# Most items that a call adds to a conversation.
+# Maximum number of items that a call can add to a conversation.
 MAX_ITEMS = 20
 
 
@@ -27,7 +27,7 @@ class ItemForm(Form):
 
 
 class ResponseToolForm(Form):
-    """A tool that the caller runs; only functions are supported."""
+    """A tool that the caller runs. Only functions are supported."""
 
     type: str
     name: str = ""
@@ -37,7 +37,7 @@ class ResponseToolForm(Form):
 
 
 class NamedTool(Form):
-    """A tool by its name."""
+    """A tool, identified by its name."""
 
     type: str
     name: str = ""
@@ -63,7 +63,7 @@ class TextFormat(Form):
 
 
 class TextForm(Form):
-    """Form of the answer."""
+    """The form of the answer."""
 
     format: TextFormat | None = None
 
@@ -75,20 +75,20 @@ class ReasoningForm(Form):
 
 
 class ConversationName(Form):
-    """A conversation by its id."""
+    """A conversation, identified by its id."""
 
     id: str
 
 
 class PromptForm(Form):
-    """A prompt template of the deployment, and its variables."""
+    """A prompt template of the deployment with its variables."""
 
     id: str
     variables: dict[str, str | ContentPart] | None = None
 
 
 class ResponseForm(Form):
-    """A request of `/v1/responses`."""
+    """A request to `/v1/responses`."""
 
     model: str = ""
     input: str | Annotated[list[ItemForm], Field(max_length=MAX_MESSAGES)] | None = None
@@ -113,19 +113,19 @@ class ResponseForm(Form):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the response can be had again; it can be if nothing is said."""
+        """Whether the response is stored, as it is by default."""
         return self.store is not False
 
     @property
     def conversation_id(self) -> str:
-        """The id of the conversation, or an empty text."""
+        """The id of the conversation, or an empty string."""
         if isinstance(self.conversation, ConversationName):
             return self.conversation.id
         return self.conversation or ""
 
 
 class ConversationForm(Form):
-    """A request that makes a conversation, or changes its metadata."""
+    """A request that creates a conversation or changes its metadata."""
 
     items: Annotated[list[ItemForm], Field(max_length=MAX_ITEMS)] | None = None
     metadata: Notes | None = None

@@ -1,4 +1,4 @@
-"""Messages and responses as the items of `/v1/responses`. Pure."""
+"""Messages and responses in the form of items of `/v1/responses`. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Item(AnswerShape):
 
 
 def output_items(response: execution_pb2.SystemResponse, status: str) -> list[Item]:
-    """Return the items of a response; its message has this status."""
+    """Return the items of a response, whose message gets this status."""
     response_id = response.request_id
     items: list[Item] = []
     if response.reasoning:
@@ -48,7 +48,7 @@ def output_items(response: execution_pb2.SystemResponse, status: str) -> list[It
 
 
 def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[str, Any]] = ()) -> Item:
-    """Return the item of an assistant's message; a message that has not begun has no content."""
+    """Return the item for an assistant's message."""
     return {
         "id": item_id,
         "type": "message",
@@ -59,18 +59,18 @@ def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[s
 
 
 def text_part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Return the part of a message that is its text."""
+    """Return the part of a message that contains its text."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def reasoning_item(item_id: str, text: str, status: str = "completed") -> Item:
-    """Return the item of reasoning."""
+    """Return the item for reasoning."""
     content = [{"type": "reasoning_text", "text": text}]
     return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
 def call_item(item_id: str, call: message_pb2.ToolCall, status: str = "completed") -> Item:
-    """Return the item of a call of a tool that the client runs."""
+    """Return the item for a call of a tool that the client runs."""
     return {
         "id": item_id,
         "type": "function_call",
@@ -82,7 +82,7 @@ def call_item(item_id: str, call: message_pb2.ToolCall, status: str = "completed
 
 
 def items_of_messages(messages: Sequence[message_pb2.Message], owner: str, first_position: int = 0) -> list[Item]:
-    """Return the items that messages are; their ids have the owner and the position of the message."""
+    """Return the items for messages. Their ids contain the owner and the position of the message."""
     return [
         item
         for position, message in enumerate(messages, start=first_position)

@@ -1,4 +1,4 @@
-"""The object `response`, of a request and its result. Pure."""
+"""The `response` object for a request and its result. Pure."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class ResponseUsage(AnswerShape):
 
 
 class ResponseFailure(AnswerShape):
-    """Why a response has no answer; the message begins with the code of the taxonomy."""
+    """The reason that a response has no answer. The message begins with the code of the taxonomy."""
 
     code: str
     message: str
 
 
 class ResponseObject(AnswerShape):
-    """A response; `pagantic` is only in an ended response."""
+    """A response. Only an ended response has `pagantic`."""
 
     id: str
     object: Literal["response"]
@@ -84,9 +84,9 @@ class ResponseHead:
 
     Attributes:
         request: The request in its form for the orchestrator.
-        echo: The parts of the client's request that the response repeats, and the orchestrator's request has no field
-            for.
-        ignored: Fields of the request without effect.
+        echo: The parts of the client's request that the response repeats and for which the orchestrator's request has
+            no field.
+        ignored: Fields of the request that have no effect.
     """
 
     request: execution_pb2.SystemRequest
@@ -99,13 +99,13 @@ class ResponseHead:
         return ID_PREFIX + self.request.request_id
 
     def running(self) -> ResponseObject:
-        """Return the response as it is while it has no answer."""
+        """Return the response while it has no answer yet."""
         running = self.queued()
         running["status"] = "in_progress"
         return running
 
     def ended(self, response: execution_pb2.SystemResponse) -> ResponseObject:
-        """Return the response with its answer, or with the reason for a missing answer."""
+        """Return the response with its answer, or with the reason that it has none."""
         ended, status = self.queued(), status_of(response)
         ended["status"] = status
         ended["output"] = output_items(response, "completed" if status == "completed" else "incomplete")
@@ -121,7 +121,7 @@ class ResponseHead:
         return ended
 
     def queued(self) -> ResponseObject:
-        """Return the response as it is when it is admitted."""
+        """Return the response at the time of its admission."""
         fields = {
             "id": self.id,
             "object": KIND,

@@ -1,4 +1,4 @@
-"""Converts a request of `/v1/responses` to the form of `/v1/chat/completions`, for the translation of that form."""
+"""Converts a request to `/v1/responses` into the form of `/v1/chat/completions`, which is then translated."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 def system_request_of(
     form: ResponseForm, alias: str, call_s: float, earlier: Sequence[message_pb2.Message], *, stored: bool = False
 ) -> execution_pb2.SystemRequest:
-    """Return the request for a form; raises InvalidRequest for unsupported features.
+    """Return the request for a form. Raises InvalidRequest if the form uses an unsupported feature.
 
     Args:
-        form: The client's form.
-        alias: Alias of the model that the form names.
-        call_s: Longest time of the request, unless it sets a shorter time.
-        earlier: The earlier messages.
-        stored: Whether a session already holds them, so that they are not sent again.
+    form: The client's form.
+    alias: The alias of the model that the form names.
+    call_s: Maximum duration of the request, unless the request sets a shorter one.
+    earlier: The earlier messages.
+    stored: Whether a session already holds the earlier messages, so that they are not sent again.
     """
     if form.previous_response_id and form.conversation_id:
         raise InvalidRequest("previous_response_id and conversation are both set: send one of them")
@@ -42,7 +42,7 @@ def system_request_of(
         _set_template(request, form.prompt)
     if form.conversation_id:
         request.session_id = form.conversation_id
-        request.mode = execution_pb2.MODE_CHAT  # the only mode that keeps a conversation
+        request.mode = execution_pb2.MODE_CHAT  # The only mode that keeps a conversation.
     if not stored:
         said = [*earlier, *request.messages]
         request.ClearField("messages")
@@ -52,14 +52,14 @@ def system_request_of(
 
 
 def messages_of_items(items: Sequence[ItemForm], names: Mapping[str, str], place: str) -> list[message_pb2.Message]:
-    """Return the messages of items; raises InvalidRequest that names the place of an invalid item."""
+    """Return the messages for items. Raises InvalidRequest that names the position of an invalid item."""
     if not items:
         return []
     return messages_of(ChatForm.model_validate({"messages": _messages(items, place)}).messages, names)
 
 
 def names_of_calls(messages: Sequence[message_pb2.Message]) -> dict[str, str]:
-    """Return the names of the tools that were called, by the ids of the calls."""
+    """Return the names of the called tools by the ids of the calls."""
     return {call.id: call.name for message in messages for call in message.tool_calls}
 
 
@@ -94,7 +94,7 @@ def _items_of(form: ResponseForm) -> Sequence[ItemForm]:
 
 
 def _messages(items: Sequence[ItemForm], place: str) -> list[dict[str, Any]]:
-    """Return messages as chats have them: calls and reasoning are parts of the assistant's message."""
+    """Return messages in the form of chats, in which calls and reasoning are parts of the assistant's message."""
     messages: list[dict[str, Any]] = []
     for index, item in enumerate(items):
         where = f"{place}[{index}]"
@@ -141,14 +141,14 @@ _ADDING: Mapping[str, Callable[[list[dict[str, Any]], ItemForm, str], None]] = M
 
 
 def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the assistant's message that a call belongs to."""
+    """Return the assistant's message to which a call belongs."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     return messages[-1]
 
 
 def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with reasoning in the assistant's message that follows it."""
+    """Return the messages with each reasoning moved into the assistant's message that follows."""
     joined: list[dict[str, Any]] = []
     for message in messages:
         last = joined[-1] if joined else {}
@@ -161,7 +161,7 @@ def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _content(content: str | Sequence[ContentPart] | None, where: str) -> str | list[dict[str, Any]]:
-    """Return the content of a message as chats have it: a text, or parts if there is an image."""
+    """Return the content of a message in the form of chats: a text, or parts if there is an image."""
     if isinstance(content, str) or not any(part.type == _IMAGE for part in content or ()):
         return _text(content, where)
     return [_chat_part(part, f"{where}[{index}]") for index, part in enumerate(content or ())]
@@ -223,7 +223,7 @@ def _missing(where: str, field: str) -> str:
 
 
 def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int) -> ResponseHead:
-    """Return the head of the response; if it is stored, the request keeps the data that the head needs."""
+    """Return the head of the response. If the response is stored, the request keeps the data that the head needs."""
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
     echo["created_at"] = created_s
@@ -236,7 +236,7 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
     return ResponseHead(sent, echo, tuple(sorted(form.model_extra or ())))
 
 
-# The parts of its request that a response repeats, and the orchestrator's request has no field for.
+# The parts of the client's request that a response repeats and for which the orchestrator's request has no field.
 _REPEATED = (
     *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),

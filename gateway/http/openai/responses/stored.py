@@ -1,4 +1,4 @@
-"""Stored responses, by their ids: the orchestrator's records."""
+"""Stored responses by id, from the orchestrator's records."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def _list_input_items(client: AsyncClient, request: Request, _body: bytes)
 
 
 async def said_before(client: AsyncClient, response_id: str) -> list[message_pb2.Message]:
-    """Return the messages up to the end of a response; raises NotFound for an unknown response."""
+    """Return the messages up to the end of a response. Raises NotFound if the response is unknown."""
     execution = await _find(client, response_id)
     if execution.session_id:
         raise InvalidRequest(f"{response_id} belongs to conversation {execution.session_id!r}: send that instead")

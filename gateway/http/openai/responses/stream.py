@@ -1,7 +1,7 @@
-"""The stream of `/v1/responses`: turns the events of an execution into this API's. Pure: events in, events out.
+"""The stream of `/v1/responses`: purely translates the events of an execution into events of this API.
 
-A sequence number counts the events so far, except that text counts its characters. So it names a place in the answer,
-however the text was cut into deltas, and a lost stream resumes after that place.
+A sequence number counts the events so far, except that text counts by its characters. A number therefore identifies a
+position in the answer, however the text was split into deltas, and a lost stream resumes after that position.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ResponseEvent(AnswerShape):
 
 
 class ResponseEvents:
-    """The events of a response, in their order.
+    """Produces the events of a response in order.
 
     Args:
-        head: Head of the response.
-        after: Only events after this sequence number are sent.
+    head: The head of the response.
+    after: Only events after this sequence number are sent.
     """
 
     def __init__(self, head: ResponseHead, after: int = -1) -> None:
@@ -49,14 +49,14 @@ class ResponseEvents:
         self._blocks = Blocks()
 
     def first(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the events that every stream begins with."""
+        """Yield the opening events of every stream."""
         yield from self._event("response.created", response=self._head.queued())
         yield from self._event("response.in_progress", response=self._head.running())
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
         """Yield the events for an event of the execution.
 
-        Raises Aborted for a discarded attempt if the client already has some of its text.
+        Raises Aborted if an attempt is discarded after the client received some of its text.
         """
         for step, block, text in self._blocks.of(event):
             yield from self._moved(step, block, text)
@@ -64,7 +64,7 @@ class ResponseEvents:
             yield from self._end(self._blocks.response)
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the event of an error that ends the stream early."""
+        """Yield the event for an error that ends the stream early."""
         described = error_of(error, request_id)
         yield from self._event("error", code=described["code"], message=described["message"], param=None)
 
@@ -95,7 +95,7 @@ class ResponseEvents:
 
     def _grown(self, block: Block, text: str) -> Iterator[Mapping[str, Any]]:
         self._sequence += len(text)
-        new = self._sequence - self._after  # characters that the client lacks
+        new = self._sequence - self._after  # the number of characters that the client lacks
         if new <= 0:
             return
         fields = {**self._place(block), "delta": text[-new:], "sequence_number": self._sequence}
@@ -118,7 +118,7 @@ class ResponseEvents:
         yield from self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
     def _item(self, block: Block) -> Item:
-        """Return the item of a block as it is now."""
+        """Return the item for the current state of a block."""
         item_id = self._id_of(block)
         if block.kind is BlockKind.REASONING:
             return reasoning_item(item_id, block.text)
@@ -135,7 +135,7 @@ class ResponseEvents:
         return name
 
     def _place(self, block: Block) -> dict[str, Any]:
-        """Return the fields that name the content of a block."""
+        """Return the fields that identify the content of a block."""
         place = {"item_id": self._id_of(block), "output_index": block.index}
         if block.kind is not BlockKind.CALL:
             place["content_index"] = 0

@@ -1,4 +1,4 @@
-"""Compaction: a summary that stands for a conversation. It is carried by the client, and not a secret."""
+"""Compaction: a summary that replaces a conversation. The client stores the summary, which is not secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD = "The conversation before this message, in summary:\n\n"
 
 
 class CompactionItem(AnswerShape):
-    """The summary, for the input of a later response."""
+    """The summary, to be used as input of a later response."""
 
     id: str
     type: Literal["compaction"]
@@ -29,7 +29,7 @@ class CompactionItem(AnswerShape):
 
 
 class Compaction(AnswerShape):
-    """A summary in place of a conversation."""
+    """A summary that replaces a conversation."""
 
     id: str
     object: Literal["response.compaction"]
@@ -39,14 +39,14 @@ class Compaction(AnswerShape):
 
 
 def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
-    """Turn a request into a request for a summary of its messages."""
+    """Change a request into a request for a summary of its messages."""
     request.mode = execution_pb2.MODE_CHAT
     request.messages.add(role=message_pb2.ROLE_USER, content=_ASK)
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
 
 
 def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.SystemResponse) -> Compaction:
-    """Return the object `response.compaction` of a summary."""
+    """Return the `response.compaction` object for a summary."""
     content = base64.b64encode(json.dumps({"summary": response.content}).encode()).decode()
     return {
         "id": head.id,
@@ -58,7 +58,7 @@ def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.Sy
 
 
 def summary_message(content: str, where: str) -> dict[str, Any]:
-    """Return the message that a compaction stands for; raises InvalidRequest for a compaction that is not ours."""
+    """Return the message that replaces a compacted conversation. Raises InvalidRequest for a foreign compaction."""
     try:
         summary = json.loads(base64.b64decode(content, validate=True))["summary"]
     except (binascii.Error, ValueError, KeyError, TypeError):

@@ -1,1 +1,1 @@
-"""TLS from files: certificates that are renewed while the service runs, and the services that may call each other."""
+"""TLS from files: certificates that are renewed while the service runs, and the services permitted to call."""

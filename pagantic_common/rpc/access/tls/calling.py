@@ -1,4 +1,4 @@
-"""Connections of commands, probes and the Python client: in plain text, or with TLS by the files of the services."""
+"""Connections of commands, probes and the Python client, in plain text or with the services' TLS files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SCHEME = re.compile("(unix|unix-abstract|dns|ipv4|ipv6|xds|vsock):|.*/")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The address to connect to, host:port, and the credentials; None means plain text."""
+    """The address to connect to, host:port, and the credentials. Credentials of None select plain text."""
 
     address: str
     credentials: grpc.ChannelCredentials | None = None
 
     @property
     def is_private(self) -> bool:
-        """Whether others cannot read the traffic: it is encrypted, or stays on this machine."""
+        """Whether the traffic is private, because it is encrypted or stays on this machine."""
         return self.credentials is not None or is_loopback(_host_of(self.address))
 
     def open(self, max_message_bytes: int) -> grpc.aio.Channel:
@@ -47,10 +47,10 @@ class Target:
 def find_target(address: str, environment: Mapping[str, str]) -> Target:
     """Return the target for an address.
 
-    `https://host[:port]` means TLS and `http://host:port` plain text; for host:port, PAGANTIC_TLS=files means TLS. A
-    server is trusted by PAGANTIC_TLS_CA_FILE, or by gRPC's public authorities. PAGANTIC_TLS_CERT_FILE and
-    PAGANTIC_TLS_KEY_FILE name the certificate to present, if any. Raises InvalidRequest for a URL that is not an
-    address, for an address without a port, and for an unreadable file.
+    `https://host[:port]` selects TLS, and `http://host:port` selects plain text. For host:port, PAGANTIC_TLS=files
+    selects TLS. A server is trusted through the authorities in PAGANTIC_TLS_CA_FILE or, if that is unset, gRPC's public
+    authorities. PAGANTIC_TLS_CERT_FILE and PAGANTIC_TLS_KEY_FILE name the certificate to present, if any. Raises
+    InvalidRequest for a URL that is not an address, for an address without a port, and for an unreadable file.
     """
     if address.startswith(HTTP):
         return Target(_host_and_port(address, HTTP_PORT))

@@ -1,4 +1,4 @@
-"""The certificate of a service, its key, and the authorities that it trusts, from files that are replaced in time."""
+"""The certificate of a service, its key, and its trusted authorities, from files that may be replaced at any time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import TLS_CERTIFICATE_EXPIRY
 
-MAX_AUTHORITIES_BYTES = 1024 * 1024  # all public authorities have a quarter of it
+MAX_AUTHORITIES_BYTES = 1024 * 1024  # four times the size of all public authorities
 CERT_FILE, KEY_FILE, CA_FILE = "TLS_CERT_FILE", "TLS_KEY_FILE", "TLS_CA_FILE"
 
 log = get_logger(__name__)
@@ -27,13 +27,13 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The certificate that a side of a connection presents, and the authorities that it trusts; all in PEM.
+    """The certificate presented by one side of a connection, and its trusted authorities, all in PEM.
 
     Attributes:
-        chain: Its own certificate, and the certificates between it and the authority.
-        key: The private key of its certificate.
-        authorities: Certificates of the authorities that it trusts.
-        expires_at: When its own certificate expires, in seconds since 1970.
+        chain: The certificate, and the certificates between it and the authority.
+        key: The private key of the certificate.
+        authorities: Certificates of the trusted authorities.
+        expires_at: When the certificate expires, in seconds since 1970.
     """
 
     chain: bytes
@@ -51,10 +51,10 @@ class Certificates:
 
 
 class CertificateFiles:
-    """The newest certificates of files that belong together; used from any thread.
+    """The newest certificates from files that belong together. Safe to use from any thread.
 
-    Files that cannot be read, or do not belong together, as while they are being replaced, leave the certificates as
-    they were. When the files are opened, they raise InvalidRequest.
+    If the files cannot be read or do not match, for example while they are being replaced, the certificates stay
+    unchanged. The constructor raises InvalidRequest in these cases.
     """
 
     def __init__(self, chain: Path, key: Path, *authorities: Path) -> None:
@@ -65,7 +65,7 @@ class CertificateFiles:
         self._current = parse_certificates(*self._read)
 
     def current(self) -> Certificates:
-        """Return the certificates; the same object until they change."""
+        """Return the certificates. The result is the same object until the certificates change."""
         with self._lock:
             found = self._contents()
             if found != self._read:
@@ -87,7 +87,7 @@ class CertificateFiles:
 
 
 def parse_certificates(chain: bytes, key: bytes, authorities: bytes) -> Certificates:
-    """Return certificates that belong together; raises InvalidRequest, without quoting them."""
+    """Return certificates that belong together. Raises InvalidRequest, without quoting them, if they do not."""
     own = _parse_chain(chain, CERT_FILE)[0]
     _parse_chain(authorities, CA_FILE)
     try:
@@ -100,9 +100,10 @@ def parse_certificates(chain: bytes, key: bytes, authorities: bytes) -> Certific
 
 
 def read_certificates(settings: ServiceSettings, more_authorities: Path | None = None) -> CertificateFiles | None:
-    """Return the certificates that the settings name; None if TLS does not use files.
+    """Return the certificates that the settings name, or None if TLS does not use files.
 
-    `more_authorities` are trusted besides the authorities in TLS_CA_FILE. Raises InvalidRequest for unusable files.
+    The authorities in `more_authorities` are trusted in addition to the authorities in TLS_CA_FILE. Raises
+    InvalidRequest if a file is unusable.
     """
     if settings.tls is not Tls.FILES:
         return None
@@ -114,9 +115,9 @@ def server_credentials(files: CertificateFiles, *, requires_certificate: bool) -
     """Return the credentials of a server, which presents the newest certificate to new connections.
 
     Args:
-        files: Its certificates.
-        requires_certificate: Whether callers must present a certificate from the authorities; otherwise no certificate
-            is requested.
+        files: The certificates of the server.
+        requires_certificate: Whether callers must present a certificate from the authorities. If not, no certificate is
+            requested.
     """
     add_gauge(TLS_CERTIFICATE_EXPIRY, "when the certificate expires, seconds since 1970", _expiry_of(files))
     shown = files.current()
@@ -129,7 +130,7 @@ def server_credentials(files: CertificateFiles, *, requires_certificate: bool) -
         shown = newest
         return newest.for_serving()
 
-    # The stub does not know that None keeps the certificate.
+    # The stub does not declare that None keeps the certificate.
     return grpc.dynamic_ssl_server_credentials(shown.for_serving(), newer, requires_certificate)  # type: ignore[arg-type]
 
 

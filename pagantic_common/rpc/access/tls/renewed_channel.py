@@ -1,4 +1,4 @@
-"""A channel that renews its certificates while calls run. gRPC itself renews them for servers only."""
+"""A channel that renews its certificates while calls run. gRPC renews certificates only for servers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def open_service_channel(
     replica_of: str = "",
     certificates: CertificateFiles | None = None,
 ) -> grpc.aio.Channel:
-    """Open a channel to another service, with TLS if the settings require it; otherwise as `open_channel` does.
+    """Open a channel to another service, with TLS if the settings require it, and otherwise as `open_channel` does.
 
-    `certificates` are the certificates of the settings, if already read. Raises InvalidRequest for unusable files.
+    `certificates` are the certificates that the settings name, if already read. Raises InvalidRequest if a file is
+    unusable.
     """
     open_one = partial(
         open_channel, address, max_message_bytes=settings.max_message_bytes, waits=waits, replica_of=replica_of
@@ -38,7 +39,7 @@ def open_service_channel(
 
 
 class RenewedChannel(ReplacedChannel):
-    """A channel that is replaced when its certificates change, and by its name as any other."""
+    """A channel that is replaced when its certificates change, and also in the cases in which ReplacedChannel is."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A channel that another channel can replace while calls run.
 
-That helps after a name had no address for a while: gRPC looks such a name up again only after a wait that grows to two
-minutes. It forgets the wait only with the channel.
+A replacement helps after a host name had no address for a while. gRPC looks such a name up again only after a wait that
+grows to two minutes. Only a new channel starts without the wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pagantic_common.domain.backoff import Backoff
 from pagantic_common.telemetry.logging import get_logger
 
 CONNECT_S = 5.0
-# gRPC itself connects again within this time where the name still has its address.
+# gRPC reconnects within this time if the name still has its address.
 RECONNECTS = Backoff(first_s=4.0, max_s=64.0)
 LOOK_S = 2.0
 
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 def name_in(address: str) -> str:
-    """Return the host name that gRPC looks up for an address; empty where it looks nothing up."""
+    """Return the host name that gRPC looks up for an address, or an empty string if no lookup is needed."""
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract", "ipv4", "ipv6"):
         return ""
@@ -44,15 +44,15 @@ def name_in(address: str) -> str:
 
 
 class ReplacedChannel(grpc.aio.Channel):
-    """A channel that can be reopened while calls run. Used from a single event loop.
+    """A channel that can be reopened while calls run. Not thread-safe: use it from a single event loop.
 
-    New calls use the new channel once it is connected, after CONNECT_S, or at once if the old channel is not connected.
-    Earlier calls end on the old channel, which is closed after the last of them.
+    New calls use the new channel as soon as it is connected, at the latest after CONNECT_S, or at once if the old
+    channel is not connected. Earlier calls end on the old channel, which is closed after the last of them.
 
     Args:
         open_one: Opens a channel.
-        name: The name that it looks up; if the name has an address but the channel is not connected, the channel is
-            reopened.
+        name: The host name that the channel looks up. If the name has an address but the channel is not connected, the
+            channel is reopened.
     """
 
     def __init__(self, open_one: Callable[[], grpc.aio.Channel], name: str = "") -> None:
@@ -76,13 +76,13 @@ class ReplacedChannel(grpc.aio.Channel):
         return self._channel
 
     def replace(self) -> None:
-        """Open a channel that replaces the current channel."""
+        """Open a channel to replace the current channel."""
         self._drop_next()
         self._next = self._open_one()
         self._next_by_s = time.monotonic() + CONNECT_S
 
     def _may_move(self, channel: grpc.aio.Channel) -> bool:
-        """Return whether calls may move to the next channel, and make that channel connect."""
+        """Make the next channel connect, and return whether calls may move to it."""
         is_ready = channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
         is_lost = self._channel.get_state() is not grpc.ChannelConnectivity.READY
         return is_ready or is_lost or time.monotonic() >= self._next_by_s
@@ -97,7 +97,7 @@ class ReplacedChannel(grpc.aio.Channel):
         self._uses[channel] += 1
 
     def end_use(self, channel: grpc.aio.Channel) -> None:
-        """Close a channel that was replaced, after its last use."""
+        """End a use of a channel. A replaced channel is closed after its last use."""
         self._uses[channel] -= 1
         self._close_unused(channel)
 
@@ -120,7 +120,7 @@ class ReplacedChannel(grpc.aio.Channel):
             self.end_use(channel)
 
     async def _keep_looking(self) -> None:
-        """Open the channel again while it has no connection and its name has an address, after waits that grow."""
+        """Reopen the channel while it is disconnected and its name has an address, after increasing waits."""
         for failures in itertools.count(1):
             await asyncio.sleep(RECONNECTS.wait_s(failures))
             await _wait_for_address(self._name)
@@ -137,7 +137,7 @@ class ReplacedChannel(grpc.aio.Channel):
         await self.close()
 
     async def close(self, grace: float | None = None) -> None:
-        """Close the channel, and the channels that it replaced; cancel running calls after `grace`, in seconds."""
+        """Close the channel and the channels that it replaced. Running calls are cancelled after `grace` seconds."""
         if self._looking is not None:
             self._looking.cancel()
         self._drop_next()
@@ -153,7 +153,7 @@ class ReplacedChannel(grpc.aio.Channel):
         return state
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the channel for new calls changes its state, or is replaced."""
+        """Wait until the channel for new calls changes its state or is replaced."""
         with self._using() as channel:
             waits = [
                 asyncio.ensure_future(channel.wait_for_state_change(last_observed_state)),
@@ -188,12 +188,12 @@ class ReplacedChannel(grpc.aio.Channel):
 
 
 class _Method:
-    """A method of a service, called on the channel that is current at the time of each call."""
+    """A method of a service. Each call uses the channel that is current at that time."""
 
     def __init__(
         self, channel: ReplacedChannel, kind: str, path: str, making: tuple[tuple[Any, ...], dict[str, Any]]
     ) -> None:
-        self._method = path.encode()  # where `is_retried` finds it, as in gRPC's own
+        self._method = path.encode()  # `is_retried` finds the path here, as in gRPC's own methods
         self._channel = channel
         self._kind = kind
         self._path = path
@@ -217,7 +217,7 @@ async def _wait_for_address(name: str) -> None:
     while True:
         try:
             await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):  # UnicodeError for a text that cannot be a name
+        except (OSError, UnicodeError):  # UnicodeError: the text cannot be a host name
             await asyncio.sleep(LOOK_S)
         else:
             return

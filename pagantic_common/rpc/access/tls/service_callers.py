@@ -1,4 +1,7 @@
-"""Permitted callers of the services behind the orchestrator: a service by its certificate, the tenant by its token."""
+"""Permitted callers of the services behind the orchestrator.
+
+The certificate identifies the calling service, and the token identifies the tenant.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.settings import InnerSettings, Tls
 from pagantic_common.telemetry.logging import get_logger
 
-OPERATOR = "operator"  # the commands that talk to services directly
+OPERATOR = "operator"  # commands that call services directly
 CALLERS = MappingProxyType(
     {
         "inference": ("orchestrator", "constraint", "context", "rerank"),
@@ -26,7 +29,7 @@ log = get_logger(__name__)
 
 
 class ServicePeers:
-    """Admits only calls of permitted services; a PeerReader.
+    """A PeerReader that admits only calls of permitted services.
 
     Args:
         ids: SPIFFE ids of the permitted services.
@@ -36,7 +39,10 @@ class ServicePeers:
         self._ids = ids
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return None for a permitted service: its tenant token names the caller. Raises PermissionDenied."""
+        """Return None for a permitted service, because its tenant token names the caller.
+
+        Raises PermissionDenied for any other caller.
+        """
         if spiffe_id in self._ids:
             return None
         log.warning("a service may not call", spiffe_id=spiffe_id)
@@ -46,12 +52,12 @@ class ServicePeers:
 
 
 def guard_of(area: str, settings: InnerSettings) -> Guard:
-    """Return the guard of a service; raises InvalidRequest for a file of keys that cannot be used."""
+    """Return the guard of a service. Raises InvalidRequest if a key file is unusable."""
     return Guard(read_tenant_tokens(area, settings), _peers_of(area, settings))
 
 
 def _peers_of(area: str, settings: InnerSettings) -> ServicePeers | None:
-    """Return the permitted callers; None if connections have no certificates of ours."""
+    """Return the permitted callers, or None if connections do not use certificates from files."""
     if settings.tls is not Tls.FILES:
         return None
     return ServicePeers(frozenset(settings.spiffe_prefix + name for name in (*CALLERS[area], OPERATOR)))

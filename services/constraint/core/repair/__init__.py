@@ -1,1 +1,1 @@
-"""Mends outputs: text that is nearly JSON, repeated keys, enum values in another case."""
+"""Repairs outputs: text that is nearly JSON, repeated keys, and enum values whose case is wrong."""

@@ -1,6 +1,6 @@
-"""Gives enum values that differ only in case their declared form.
+"""Rewrites enum values that differ only in case from their declared form.
 
-Only the changed strings of the text are replaced: numbers, the order of keys and white space stay as they are.
+Only the changed strings of the text are replaced. Numbers, the order of keys and white space stay as they are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ Schemas = tuple[dict[str, Any], ...]
 
 
 def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[str, tuple[str, ...]]:
-    """Return the document and the changed paths; a text that is not JSON is returned unchanged.
+    """Return the document and the changed paths. A text that is not JSON is returned unchanged.
 
-    A value that any applicable enum declares stays. Another value becomes its only case-insensitive match, if any.
+    A value that any applicable enum declares stays. Any other value is replaced by its case-insensitive match if there
+    is exactly one.
     """
     if not isinstance(schema, dict) or not is_json(document_text):
         return document_text, ()
@@ -40,7 +41,7 @@ def normalize_enums(document_text: str, schema: dict[str, Any] | bool) -> tuple[
 
 
 def _declared_form(value: str, schemas: Schemas) -> str | None:
-    """Return the enum value that replaces this value; None to keep the value."""
+    """Return the enum value that replaces this value, or None to keep the value."""
     options = {option for schema in schemas for option in _declared_texts(schema)}
     if value in options:
         return None
@@ -59,8 +60,8 @@ def _declared_texts(schema: dict[str, Any]) -> list[str]:
 
 
 def _string_values(text: str) -> Iterator[tuple[Path, int, int]]:
-    """Yield path and span of every string value of a valid document, in order."""
-    path: list[str | int | None] = []  # for each open container, the current key or index; None before a key
+    """Yield the path and the span of every string value of a valid document in order."""
+    path: list[str | int | None] = []  # the current key or index of each open container, or None before a key
     for match in LEXEME.finditer(text):
         lexeme = match.group()
         if lexeme in _FIRST_MEMBER:
@@ -87,7 +88,7 @@ def _next_member(member: str | int | None) -> int | None:
 
 
 class _Places:
-    """The subschemas that apply at each place; kept by place, because documents repeat places."""
+    """The subschemas that apply at each path. They are cached by path, because paths recur in documents."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.root = root
@@ -108,7 +109,7 @@ class _Places:
         return schemas
 
     def expand(self, schemas: Iterable[Any]) -> Schemas:
-        """Follow local references and combinations; returns each subschema once."""
+        """Follow local references and combinations. Returns each subschema once."""
         applicable: dict[int, dict[str, Any]] = {}
         waiting = list(schemas)
         while waiting and len(applicable) < MAX_SCHEMAS_PER_PLACE:
@@ -125,7 +126,7 @@ class _Places:
         return tuple(applicable.values())
 
 
-_MAX_DISTINCT_ITEMS = 64  # items of an array beyond this number share a place
+_MAX_DISTINCT_ITEMS = 64  # array items beyond this number share their subschemas
 
 
 def _children(schemas: Schemas, part: str | int) -> Iterator[Any]:
@@ -141,7 +142,7 @@ def _children(schemas: Schemas, part: str | int) -> Iterator[Any]:
 
 
 def _item_schema(schema: dict[str, Any], index: int) -> Any:
-    """Return the schema of an item."""
+    """Return the schema of the item at an index."""
     prefix, rest = schema.get("prefixItems"), "items"
     if isinstance(schema.get("items"), list):  # before draft 2020-12
         prefix, rest = schema["items"], "additionalItems"

@@ -1,7 +1,7 @@
 """Turns text that is nearly JSON into JSON.
 
-Level 1 completes text that was cut off (`json_completion`). Level 2 (`tolerant_json`) is more forgiving, and is tried
-only if level 1 fails. Both take a single pass without recursion.
+Level 1 (`json_completion`) completes text that was cut off. Level 2 (`tolerant_json`) is more forgiving and is tried
+only if level 1 fails. Both levels read the text in a single pass without recursion.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.constraint.core.repair.tolerant_json import parse_tolerant
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """The text, unchanged if it cannot be made valid JSON; the level of the repair, and the repairs in order."""
+    """The resulting text (unchanged if it cannot become valid JSON), the repair level, and the repairs in order."""
 
     text: str
     valid: bool
@@ -26,7 +26,7 @@ class RepairResult:
 
 
 def find_json_problem(text: str) -> str:
-    """Return the reason why the text is not strict JSON; empty when it is."""
+    """Return the reason that the text is not strict JSON, or an empty string if it is strict JSON."""
     try:
         parse_json(text)
     except JsonTextError as error:
@@ -40,7 +40,7 @@ def is_json(text: str) -> bool:
 
 
 def repair_json(text: str) -> RepairResult:
-    """Repair a text. Valid JSON is returned unchanged, as is a text beyond repair, with valid=False. Never raises."""
+    """Repair a text and never raise. Valid JSON stays unchanged. Irreparable text also stays, with valid=False."""
     if is_json(text):
         return RepairResult(text, valid=True)
     completed = complete_json(text.rstrip())

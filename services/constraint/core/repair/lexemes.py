@@ -1,8 +1,8 @@
-"""The lexemes of a JSON text, for changing parts of a text without rewriting the rest."""
+"""The lexemes of a JSON text, which allow a part of it to change while the rest stays as it is."""
 
 from __future__ import annotations
 
 import re
 
-# Strings, punctuation, and runs of other characters but white space. The text must be valid JSON.
+# Matches strings, punctuation, and runs of other characters except white space. The text must be valid JSON.
 LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)

@@ -1,6 +1,6 @@
-"""Removes repeated keys of an object: readers disagree on the value that counts, so only the last member is kept.
+"""Removes repeated keys of objects. Readers disagree on the value that counts, so only the last member is kept.
 
-Only the earlier members are cut out of the text: numbers, the order of keys and white space stay unchanged.
+Only the earlier members are cut out of the text. Numbers, the order of keys and white space stay unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Span = tuple[int, int]
 
 
 class _Object:
-    """An open object, with the start and the end of each of its members."""
+    """An object that has not ended yet, with the start and the end of each of its members."""
 
     def __init__(self) -> None:
         self.starts: dict[str, int] = {}
@@ -23,7 +23,7 @@ class _Object:
         self.is_key_next = True
 
     def start_member(self, key: str, start: int) -> Span | None:
-        """Note a new member; returns the span of an earlier member with the same key."""
+        """Record a new member. Returns the span of an earlier member with the same key, or None."""
         if self.last is not None:
             self.ends[self.last] = start
         earlier = None
@@ -36,7 +36,7 @@ class _Object:
 
 
 def without_repeated_keys(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the JSON text with only the last member of each key of an object, and the repeated keys, in order."""
+    """Return the JSON text with only the last member for each key of an object, and the repeated keys in order."""
     if not _has_repeated_keys(text):
         return text, ()
     cuts, keys = _find_repeated(text)
@@ -61,10 +61,10 @@ def _has_repeated_keys(text: str) -> bool:
 
 
 def _find_repeated(text: str) -> tuple[list[Span], list[str]]:
-    """Return the spans of the members to remove, each up to the next member's key, and their keys."""
+    """Return the spans of the members to remove, each up to the key of the next member, and the members' keys."""
     cuts: list[Span] = []
     keys: list[str] = []
-    open_containers: list[_Object | None] = [None]  # None stands for an array, and for the place outside all containers
+    open_containers: list[_Object | None] = [None]  # None stands for an array or the top level
     for match in LEXEME.finditer(text):
         lexeme = match.group()
         container = open_containers[-1]

@@ -1,7 +1,8 @@
-"""The second level of JSON repair: json-repair reads the text, and its result must be covered by the text.
+"""The second level of JSON repair: the json-repair library reads the text, and the text must support the result.
 
-The library guesses. Its result counts only if every string, number and literal of it occurs in the text, possibly in
-another spelling (escapes, quotes, `None` for null), and if it is of the kind that the text begins: an object for `{`.
+The library guesses. Its result counts only under two conditions. Every string, number and literal of the result must
+occur in the text, possibly in another spelling (escapes, quotes, `None` for null). The result must also be of the kind
+that the text starts with: an object for `{`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import json_repair
 
 MAX_CHARS = 100_000
-MAX_STEPS = 600_000  # characters that the library reads, some of them often; about half a second
+MAX_STEPS = 600_000  # limit on characters read, repeated reads included; about half a second
 MAX_DEPTH = 200  # nesting of values; the library fails near this depth
 MAX_STARTS = 20  # brackets in prose that are tried as the start of the document
 
@@ -36,7 +37,7 @@ _LITERALS = {
     True: re.compile(r"\btrue\b", re.IGNORECASE),
     False: re.compile(r"\bfalse\b", re.IGNORECASE),
 }
-# JavaScript and Python that models write instead of JSON, at places of values.
+# JavaScript and Python syntax that models write instead of JSON where a value belongs.
 _REWRITINGS = (
     ("ellipsis removed", re.compile(r"(?<=[,\[{])\s*\.\.\.\s*+,?\s*(?=[^\s.])"), ""),
     ("constructor removed", re.compile(r"([:,\[]\s*)[A-Za-z_]\w*\(\s*(\"[^\"\\]*\"|'[^'\\]*'|[-0-9.]+)\s*\)"), r"\1\2"),
@@ -63,7 +64,7 @@ _ESCAPED = re.compile(r"[^\"]*\\\"")
 
 
 def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a JSON document from the text and the repairs, in order; None if no repair succeeds."""
+    """Return a JSON document made from the text and the repairs in order, or None if no repair succeeds."""
     if len(text) > MAX_CHARS:
         return None
     evidence, steps = _Evidence(text), _Steps()
@@ -78,18 +79,18 @@ def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 class _OutOfStepsError(Exception):
-    """The library would take too long: on some texts its time is quadratic."""
+    """The library would take too long. Its time is quadratic on some texts."""
 
 
 class _Steps:
-    """The number of characters that the library may still read."""
+    """Counts the characters that the library may still read."""
 
     def __init__(self) -> None:
         self.left = MAX_STEPS
 
 
 class _CountedText(str):
-    """A text that counts how often a part of it is read."""
+    """A text that counts each time that a part of it is read."""
 
     __slots__ = ("steps",)
     steps: _Steps
@@ -108,7 +109,7 @@ class _CountedText(str):
 
 
 def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield possible documents with the repairs that lead to them, likelier documents first."""
+    """Yield possible documents with the repairs that lead to them. The more likely documents come first."""
     bare = text.strip().lstrip("\ufeff")
     fences = _FENCE.findall(text)
     if len(fences) == 1 and not bare.startswith(("{", "[")):
@@ -124,7 +125,7 @@ def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _bracketed(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the text from each of its first brackets on."""
+    """Yield the text starting at each of its first MAX_STARTS brackets."""
     for bracket in islice(_BRACKET.finditer(text), MAX_STARTS):
         document = text[bracket.start() :]
         if not _COMMENT.sub("", text[: bracket.start()]).strip():
@@ -134,7 +135,7 @@ def _bracketed(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _spellings(text: str, repairs: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the text rewritten as JSON, and then as it is."""
+    """Yield the text rewritten as JSON, followed by the text as it is."""
     rewritten, done = text, list(repairs)
     if _ESCAPED.match(text):
         rewritten, done = text.replace('\\"', '"').replace("\\\\", "\\"), [*done, "escapes of quotes removed"]
@@ -154,7 +155,7 @@ def _double_backslashes(path: re.Match[str]) -> str:
 
 
 def _object_in_prose(text: str) -> str:
-    """Return the only object in a text of words, when it is strict JSON; else an empty text."""
+    """Return the only object in prose if it is strict JSON, or an empty string otherwise."""
     start = text.find("{")
     if start < 0:
         return ""
@@ -179,7 +180,7 @@ _NOTHING = object()
 
 
 def _read(text: str, steps: _Steps) -> Any:
-    """Return the library's value for the text; _NOTHING without a value, or for a value of another kind."""
+    """Return the library's value for the text, or _NOTHING if there is no value of the expected kind."""
     if not text.startswith(("{", "[")):
         return _read_scalar(text.rstrip(", ;"), steps)
     value = _ask(text, steps)
@@ -191,12 +192,12 @@ def _read(text: str, steps: _Steps) -> Any:
 
 
 def _is_several_documents(value: list[Any]) -> bool:
-    """Return whether the library read several documents, which it returns as a list."""
+    """Return whether the library read several documents and returned them as a list."""
     return bool(value) and all(map(_is_container, value))
 
 
 def _read_scalar(text: str, steps: _Steps) -> Any:
-    """Read a text that is only a number, a literal or a quoted string; words are not JSON."""
+    """Read a text that is only a number, a literal or a quoted string. Bare words are not JSON."""
     is_quoted = _is_quoted(text)
     if not (is_quoted or _NUMBER.fullmatch(text) or text in _WORDS):
         return _NOTHING
@@ -209,7 +210,7 @@ def _read_scalar(text: str, steps: _Steps) -> Any:
 
 
 def _is_quoted(text: str) -> bool:
-    """Return whether the whole text is a single string. It may hold a quote; two quotes mean words between strings."""
+    """Return whether the text is one string. It may contain one quote, but two quotes mean words between strings."""
     closing = _CLOSING.get(text[:1])
     inner = text[1:-1].replace(f"\\{closing}", "")
     return len(text) > 1 and text[-1] == closing and inner.count(closing) <= 1
@@ -231,11 +232,11 @@ def _is_container(value: Any) -> bool:
 
 
 class _Evidence:
-    """The strings, numbers and literals of a text, to check a value against them."""
+    """The strings, numbers and literals of a text, against which a value is checked."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # The spelling of each fraction, to avoid rounding.
+        # Keeps the original text of each fraction to avoid rounding.
         self.number_texts = {float(number): number for number in _NUMBER.findall(text) if _STRICT_NUMBER.match(number)}
         self.quoted = {quoted for pair in _QUOTED.findall(text) for quoted in pair}
         self.numbers = {_decimal_of(number) for number in _NUMBER.findall(text)}
@@ -293,5 +294,5 @@ def _write(value: Any, numbers: dict[float, str]) -> str:
         return f"[{', '.join(_write(item, numbers) for item in value)}]"
     if isinstance(value, float):
         return numbers.get(value) or json.dumps(value)
-    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # it stays an escape: UTF-8 has no such character
+    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # keeps the escape, because UTF-8 cannot encode it
     return json.dumps(value, ensure_ascii=bool(is_half))

@@ -23,7 +23,7 @@ _MAX_SHOWN_CHARS = 200
 
 
 def compile_builtin(kind: str, parameters_json: str) -> Check:
-    """Compile a built-in rule; raises RuleError for an unknown kind and for wrong parameters."""
+    """Compile a built-in rule. Raises RuleError if the kind is unknown or the parameters are invalid."""
     builtin = _BUILTINS.get(kind)
     if builtin is None:
         raise RuleError(f"no built-in rule is named {kind!r}; there are {', '.join(_BUILTINS)}")
@@ -132,9 +132,10 @@ def _check_excludes_words(words: list[str], output: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Builtin:
-    """A kind: its check takes the value of its only parameter, None without a parameter, and the output.
+    """A built-in kind of rule with its check.
 
-    `read` converts the parameter's value for the check, and raises RuleError for an invalid value.
+    The check receives the value of its only parameter, or None if the kind has no parameter, and the output. `read`
+    converts the parameter's value for the check. It raises RuleError if the value is invalid.
     """
 
     check: Callable[[Any, str], str]
@@ -155,15 +156,15 @@ _BUILTINS = {
 
 
 def fold(text: str) -> str:
-    """Return the text for comparison: compatible forms and letters of either case become equal."""
+    """Normalize the text for comparison. Compatible forms and upper and lower case become equal."""
     folded = normalize_nfkc(normalize_nfkc(text).casefold())
     return "".join(char for char in folded if unicodedata.category(char) != "Cf")  # soft hyphens, zero-width spaces
 
 
 def find_words(words: Sequence[str], text: str) -> list[str]:
-    """Return the words that occur in the text, in the words' order.
+    """Return the words that occur in the text, in the order of `words`.
 
-    Only whole words count: a word next to a letter, digit or mark is part of a longer word.
+    Only whole words count. A word next to a letter, digit or mark is part of a longer word.
     """
     folded = fold(text)
     return [word for word in words if _occurs_in(fold(word), folded)]
@@ -182,9 +183,10 @@ def _occurs_in(word: str, text: str) -> bool:
 
 
 def _is_border(outside: str, inside: str) -> bool:
-    """Return whether a word ends between its character `inside` and the character `outside`, empty at the text's ends.
+    """Return whether a word ends between its character `inside` and the adjacent character `outside`.
 
-    A word that ends in a letter of a script without spaces may occur anywhere.
+    `outside` is empty at either end of the text. A word that ends in a letter of a script without spaces may occur
+    anywhere.
     """
     if not outside:
         return True

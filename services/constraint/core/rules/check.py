@@ -1,12 +1,12 @@
-"""The form of a compiled rule, and the error of a rule that does not compile."""
+"""The type of a compiled rule, and the error of a rule that does not compile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Output -> the reason why the rule fails; empty when it holds.
+# Takes an output, and returns the reason that the rule fails, or an empty string if the rule holds.
 Check = Callable[[str], str]
 
 
 class RuleError(ValueError):
-    """The rule does not compile."""
+    """A rule does not compile."""

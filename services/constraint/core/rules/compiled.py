@@ -1,4 +1,4 @@
-"""Compiles the rules of a request, and checks outputs against them."""
+"""Compiles the rules of a request and checks outputs against them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_RULES = 100
 
 @dataclass(frozen=True, slots=True)
 class CompiledRules:
-    """Compiled rules, in their order."""
+    """Compiled rules in their declared order."""
 
     checks: tuple[tuple[str, Check], ...]
 
     def check(self, output: str) -> list[Violation]:
-        """Run every rule; returns the failures in the rules' order."""
+        """Run every rule. Returns the violations in the order of the rules."""
         violations = []
         for name, check in self.checks:
             reason = check(output)
@@ -32,7 +32,7 @@ class CompiledRules:
 
 
 def compile_rules(rules: tuple[Rule, ...], schema: Schema | None = None) -> CompiledRules:
-    """Compile; raises InvalidRequest naming a rule that is wrong, or reads a field that the schema forbids."""
+    """Compile. Raises InvalidRequest if a rule is invalid or reads a field that the schema forbids."""
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"too many rules: {len(rules)}, at most {MAX_RULES} are taken")
     names = [rule.name for rule in rules]

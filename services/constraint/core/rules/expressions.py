@@ -1,4 +1,4 @@
-"""Rules that are CEL expressions over `output`, the text, and `value`, the parsed JSON with numbers as doubles."""
+"""Rules that are CEL expressions over `output` (the text) and `value` (the parsed JSON with numbers as doubles)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS_OF_VALUE = re.compile(r"(?<![\w.])value(?P<names>(?:\s*\.\s*[A-Za-z_]\w*
 
 
 def compile_expression(expression: str, schema: Schema | None = None) -> Check:
-    """Compile; raises RuleError for text that is not CEL, and for reading a field that the schema forbids."""
+    """Compile. Raises RuleError if the text is not valid CEL or reads a field that the schema forbids."""
     try:
         compiled = Expression(expression)
     except ExpressionError as error:
@@ -38,7 +38,7 @@ class _ExpressionRule:
     expression: Expression
 
     def check(self, output: str) -> str:
-        """Return the reason why the rule fails; empty when it holds."""
+        """Return the reason that the rule fails, or an empty string if the rule holds."""
         try:
             result = self.expression.evaluate(self._variables_of(output))
         except ExpressionError as error:
@@ -57,7 +57,7 @@ class _ExpressionRule:
 
 
 def _check_fields(expression: str, schema: Schema) -> None:
-    """Refuse a field of `value` that no valid output has: no output could make the rule hold."""
+    """Reject a field of `value` that no valid output has, because no output could satisfy the rule."""
     for match in _FIELDS_OF_VALUE.finditer(STRING_OR_SIZE.sub('""', expression)):
         names = [name.strip() for name in match["names"].split(".")[1:]]
         if match["is_call"]:
@@ -102,7 +102,7 @@ def _suggestion(name: str, declared: Iterable[str]) -> str:
 
 
 def _value_of(output: str) -> Any:
-    """Return the `value` of a rule; raises ExpressionError for an output that is not JSON."""
+    """Return the `value` of a rule. Raises ExpressionError if the output is not JSON."""
     try:
         return as_doubles(parse_json(output))
     except JsonTextError as error:

@@ -1,1 +1,1 @@
-"""Steps from each version of the tables of the collections to the next."""
+"""Migrations from each version of the collections' tables to the next."""

@@ -1,4 +1,4 @@
-"""Runs the steps that the database of the collections lacks."""
+"""Runs the migrations that the collections' database lacks."""
 
 from pagantic_common.storage.migration import run_steps
 

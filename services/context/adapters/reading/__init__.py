@@ -1,1 +1,1 @@
-"""Reads files with the libraries of their formats, in worker processes, and keeps them until they are read."""
+"""Reads files in worker processes with the libraries for their formats, and stores them until they are read."""

@@ -1,4 +1,4 @@
-"""Compressed files: gzip, and the ZIP archives that office formats are, both bounded before they are unpacked."""
+"""Compressed files: gzip and the ZIP archives of office formats. Their size is checked before unpacking."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.reading.bounds import MIB, ReadingBounds, check_size
 from services.context.core.reading.formats import SUPPORTED, Format
 
-MAX_RATIO: Final = 200  # of a gzip file above 1 MiB; text is rarely packed to less than a hundredth
+MAX_RATIO: Final = 200  # for a gzip file above 1 MiB; text rarely packs to under 1 %
 MAX_ENTRIES: Final = 10_000
-MAX_XML_BYTES: Final = 128 * MIB  # of all parts of an office file that are read
+MAX_XML_BYTES: Final = 128 * MIB  # for all parts of an office file that are read
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _OFFICE_FORMATS: Final = (("word/", Format.DOCX), ("ppt/", Format.PPTX), ("xl/", Format.XLSX))
 
 
 def unpack_gzip(data: bytes, bounds: ReadingBounds) -> bytes:
-    """Return the content of a gzip file, of all its members. Raises InvalidRequest."""
+    """Return the content of all members of a gzip file. Raises InvalidRequest."""
     limit = min(bounds.max_bytes, max(MIB, MAX_RATIO * len(data)))
     content = bytearray()
     while data:
@@ -39,11 +39,11 @@ def unpack_gzip(data: bytes, bounds: ReadingBounds) -> bytes:
 
 
 def office_format(data: bytes) -> Format:
-    """Return the office format of a ZIP archive. Raises InvalidRequest for other archives and oversized archives."""
+    """Return the office format of a ZIP archive. Raises InvalidRequest if it is another archive or oversized."""
     try:
         with ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises each of them for a wrong file
+    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises these for a bad file
         raise InvalidRequest("the ZIP archive is damaged or cut: save the file again") from None
     _check_entries(entries)
     names = [entry.filename for entry in entries]

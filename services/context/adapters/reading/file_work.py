@@ -46,7 +46,7 @@ _BINARY_READERS: Final[Mapping[Format, Callable[[bytes, ReadingBounds], ReadText
     Format.PPTX: read_pptx,
     Format.XLSX: read_xlsx,
 }
-# The errors of the office format libraries for files that violate their standards.
+# The errors that the libraries for office formats raise for files that violate their standards.
 _DAMAGED: Final = (
     BadZipFile,
     ZlibError,
@@ -58,13 +58,13 @@ _DAMAGED: Final = (
     TypeError,
     ValueError,
     AssertionError,
-    RuntimeError,  # zipfile raises it for encrypted entries, and kinds of it stand for nesting and unknown methods.
+    RuntimeError,  # zipfile raises it for encrypted entries, and its subclasses for nesting and unknown methods.
     OSError,
 )
 
 
 def read_file(path: str, source: str, media_type: str, metadata_json: str, bounds: ReadingBounds) -> Document:
-    """Return the document of a file; its source gives its name. Raises InvalidRequest, with the next step."""
+    """Return a file's document, named by its source. Raises InvalidRequest with a message that names the next step."""
     with Path(path).open("rb") as file:
         data = file.read(bounds.max_bytes + 1)
     check_size(bounds, len(data))
@@ -107,9 +107,10 @@ def _document_of(source: str, metadata_json: str, found: Format, read: ReadText)
 
 
 def decode(data: bytes, *, is_html: bool = False) -> str:
-    """Return a text as it is stored: by its byte order mark, as UTF-8, as HTML declares, or by its letters.
+    """Return the text of a file's bytes.
 
-    Raises InvalidRequest for bytes that are no text.
+    The encoding is taken from the byte order mark, from UTF-8 or from the HTML declaration, or is guessed from the
+    letters. Raises InvalidRequest if the bytes are not text.
     """
     text = decode_marked(data)
     if text is None and is_html:
@@ -142,9 +143,9 @@ def _decode_guessed(data: bytes) -> str:
 
 
 def add_properties(metadata_json: str, properties: Mapping[str, str]) -> str:
-    """Return metadata extended by the non-empty properties; the caller's values win.
+    """Return the metadata, extended by the non-empty properties. The caller's values take precedence.
 
-    A property that makes the metadata too large is left out. Raises InvalidRequest for malformed metadata.
+    A property that would make the metadata too large is left out. Raises InvalidRequest if the metadata is malformed.
     """
     metadata = parse_metadata("file", metadata_json)
     result = metadata_json

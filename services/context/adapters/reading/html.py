@@ -1,4 +1,4 @@
-"""HTML as text with headings: the main part of a page, without navigation, scripts and styles."""
+"""Reads HTML as text with headings: the main part of a page without navigation, scripts and styles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCKS: Final = frozenset({
 
 
 def read_html(text: str, bounds: ReadingBounds) -> ReadText:
-    """Return the text of a page, with its headings written as in Markdown."""
+    """Return the text of a page with its headings in Markdown form."""
     page = LexborHTMLParser(text)
     title = page.css_first("title")
     writer = _Writer(TextDraft(bounds))
@@ -42,7 +42,7 @@ def read_html(text: str, bounds: ReadingBounds) -> ReadText:
 
 
 def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[LexborNode, bool]]:
-    """Yield each node below a root when it begins (True) and when it ends. Any depth is walked."""
+    """Yield each node below a root with True where it starts and with False where it ends. Depth is unlimited."""
     node, depth = root.child, 1
     while node is not None and depth:
         if node.mem_id not in left_out:
@@ -60,7 +60,7 @@ def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[Lexbor
 
 
 class _Writer:
-    """Collects the words of a paragraph, of a table's row or of a block of code, and writes them when it ends."""
+    """Collects the words of a paragraph, a table row or a code block, and writes them when it ends."""
 
     def __init__(self, draft: TextDraft) -> None:
         self.draft = draft
@@ -71,7 +71,7 @@ class _Writer:
         self._prefix = ""
 
     def write(self, root: LexborNode, left_out: AbstractSet[int]) -> None:
-        """Write a node without the nodes in `left_out`, which holds their `mem_id`."""
+        """Write a node without its descendants in `left_out`, which holds values of `mem_id`."""
         for node, begins in _walk(root, left_out):
             if self._code_id is not None:
                 self._read_code(node, begins)
@@ -82,7 +82,7 @@ class _Writer:
         self._flush()
 
     def _read_code(self, node: LexborNode, begins: bool) -> None:
-        """Read a node within a block of code, or the end of the block."""
+        """Read a node within a code block, or the end of the block."""
         if node.mem_id == self._code_id:
             self._code_id = None
             self._write_code()
@@ -103,7 +103,7 @@ class _Writer:
         elif tag in _BLOCKS or tag in _HEADINGS:
             self._flush()
         if tag == "tr":
-            self._write_row()  # the row belongs to the table around this table
+            self._write_row()  # the row belongs to the enclosing table
             self._row = []
         elif tag == "li":
             self._prefix = "- "
@@ -138,7 +138,7 @@ class _Writer:
         self.draft.add_block(f"{fence}\n{body}\n{fence}")
 
     def _flush(self) -> None:
-        """Write the paragraph; within a row its words become a part of the cell."""
+        """Write the collected paragraph. Within a table row, only separate its words in the cell."""
         if self._row is not None:
             self._words.append(" ")
             return

@@ -1,4 +1,4 @@
-"""Files in a folder of their own, until they are read: the service's memory holds only parts of them."""
+"""Stores incoming files in a temporary folder until they are read. The service's memory holds only parts of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_AFTER_S = 5.0
 
 
 class TemporaryFile:
-    """Implements IncomingFile. Keeps one byte beyond the limit, so that the reader detects a file that is too large."""
+    """Implements IncomingFile. Stores one byte beyond the limit, so the reader can detect a file that is too large."""
 
     def __init__(self, file: IO[bytes], max_bytes: int) -> None:
         self._file = file
@@ -22,11 +22,11 @@ class TemporaryFile:
 
     @property
     def path(self) -> str:
-        """The file's path."""
+        """The path of the file."""
         return self._file.name
 
     async def write(self, data: bytes) -> None:
-        """Add the next bytes; raises Unavailable for a full disk."""
+        """Append the next bytes. Raises Unavailable if the disk is full."""
         data = data[: self._left]
         self._left -= len(data)
         if data:
@@ -41,7 +41,7 @@ class TemporaryFile:
 
 
 class TemporaryFiles:
-    """Implements IncomingFiles in a folder for temporary files; a context manager that deletes it."""
+    """Implements IncomingFiles in a temporary folder. It is a context manager that deletes the folder on exit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -59,7 +59,7 @@ class TemporaryFiles:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[TemporaryFile]:
-        """Make an empty file, which is removed when the context ends."""
+        """Create an empty file, which is removed when the context ends."""
         try:
             file: Any = await asyncio.to_thread(NamedTemporaryFile, dir=self._folder.name)
         except OSError as error:

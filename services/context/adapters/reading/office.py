@@ -1,4 +1,4 @@
-"""Office files as text with headings: documents, slides and sheets. Their pictures are left out."""
+"""Reads office files as text with headings: documents, slides and sheets. Pictures are left out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_docx(data: bytes, bounds: ReadingBounds) -> ReadText:
 
 
 def read_xlsx(data: bytes, bounds: ReadingBounds) -> ReadText:
-    """Return the rows of all sheets; the first row of each names its columns, and the sheet is the heading."""
+    """Return the rows of all sheets. Each sheet name is a heading, and the first row of a sheet names its columns."""
     draft = TextDraft(bounds)
     workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
     for sheet in workbook.worksheets:
@@ -50,7 +50,7 @@ def _cells_of(row: tuple[Any, ...]) -> list[str]:
 
 
 def read_pptx(data: bytes, bounds: ReadingBounds) -> ReadText:
-    """Return the text of all slides in their order, each below its title."""
+    """Return the text of all slides in order, each below its title."""
     draft = TextDraft(bounds)
     with ZipFile(io.BytesIO(data)) as archive:
         for number, name in enumerate(_slide_names(archive), 1):

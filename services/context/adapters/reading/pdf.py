@@ -1,4 +1,4 @@
-"""PDF as text with page numbers, and bookmarks as headings."""
+"""Reads PDF files as text with page numbers, and bookmarks as headings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.reading.draft import MAX_HEADINGS, ReadText, TextDraft
 
 MAX_PAGES: Final = 20_000
-# PDFium marks a hyphen at the end of a line by a code point that is no character.
+# PDFium marks a hyphen at the end of a line with a code point that is not a character.
 _HYPHEN: Final = re.compile("[\x02\ufffe](?:\r?\n)?")
 
 
@@ -50,7 +50,7 @@ def _read_pages(document: PdfDocument, bounds: ReadingBounds) -> ReadText:
 
 
 def _text_of_page(document: PdfDocument, number: int) -> str:
-    """Return the text of a page; empty for an unreadable page."""
+    """Return the text of a page, or an empty string if the page is unreadable."""
     try:
         with closing(document[number]) as page, closing(page.get_textpage()) as text:
             return _HYPHEN.sub("", str(text.get_text_range()))

@@ -23,7 +23,7 @@ class ProcessReading:
         self._bounds = bounds
 
     async def read(self, header: FileHeader, file: IncomingFile) -> Document:
-        """Return the document of a file; raises InvalidRequest, and Unavailable when the processor is too busy."""
+        """Return the document of a file. Raises InvalidRequest, or Unavailable if the workers are too busy."""
         try:
             return await self._workers.run(
                 read_file, file.path, header.source, header.media_type, header.metadata_json, self._bounds

@@ -1,4 +1,4 @@
-"""Folders that the deployment names, and the files below them. No link is followed out of a folder."""
+"""Folders that the deployment names, and the files below them. No link out of a folder is followed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MAX_FILES: Final = 100_000
 
 
 class RootedFolders:
-    """Implements ServedFolders over folders by their names."""
+    """Implements ServedFolders for folders with configured names."""
 
     def __init__(self, roots: Mapping[str, Path], max_file_bytes: int) -> None:
         self._roots = roots
         self._max_file_bytes = max_file_bytes
 
     async def list_files(self, selection: FolderSelection) -> FolderListing:
-        """List the files of a selection; hidden files, links and special files are left out."""
+        """List the files of a selection. Hidden files, links and special files are left out."""
         root = self._root_of(selection.root)
         names = split_folder_path(selection.path)
         check_glob(selection.glob)
         return await asyncio.to_thread(_list_files, root, names, selection.glob)
 
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
-        """Copy the content of a file, up to one byte beyond the limit."""
+        """Copy the content of a file up to one byte beyond the limit."""
         *folders, name = path.split("/")
         left = self._max_file_bytes + 1
         try:
@@ -89,7 +89,7 @@ def _files_of(folder: list[str], entries: list[tuple[str, bool]]) -> list[str]:
 
 
 def _entries_of(root: Path, names: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield the names of files and folders in a folder, and whether each is a folder."""
+    """Yield the name of each file and folder in a folder, and whether it is a folder."""
     if len(names) > MAX_DEPTH:
         raise OSError(errno.ELOOP, "")
     with opened_folder(root, names) as folder, os.scandir(folder) as entries:
@@ -100,7 +100,7 @@ def _entries_of(root: Path, names: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _reason_of(error: OSError) -> str:
-    """Return a reason without any path of this machine."""
+    """Return the reason for an error without any path of this machine."""
     reasons = {
         errno.ENOENT: "it does not exist",
         errno.ENOTDIR: "it is a link, or a part of its path is not a folder",

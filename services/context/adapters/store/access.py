@@ -1,4 +1,4 @@
-"""The connection to the store's database."""
+"""The connection to the database of the store."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OPENING = Lock()  # Alembic has a single context per process
 
 
 class StoreAccess:
-    """Runs work in threads: a writer and several readers.
+    """Runs database work in threads: one writer and several readers.
 
-    Opening raises InvalidRequest for an unusable database, and Unavailable for a database that does not answer.
+    Construction raises InvalidRequest if the database is unusable, and Unavailable if it does not answer.
     """
 
     def __init__(self, url: str) -> None:
@@ -49,27 +49,28 @@ class StoreAccess:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several replicas may use the database; a SQLite file belongs to a single service."""
+        """Whether several replicas may use the database. A SQLite file belongs to a single service."""
         return self._engine.dialect.name == "postgresql"
 
     def close(self) -> None:
-        """Finish the current work and disconnect."""
+        """Finish the current work, and disconnect."""
         self._writer.shutdown()
         self._readers.shutdown()
         self._engine.dispose()
 
     async def write(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Do work in a transaction of its own; returns after the commit."""
+        """Run the work in a separate transaction. Returns after the commit."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._write_now, work)
 
     async def read(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Do read-only work on a consistent state of the database."""
+        """Run read-only work on a consistent snapshot of the database."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_now, work)
 
     async def why_not_ready(self) -> str:
-        """Return the reason why the store cannot be used; empty when it can. Tries the store if its last use failed.
+        """Return the reason that the store cannot be used, or an empty string if it can be used.
 
-        On a full volume the service stays ready, because reading works; an Ingest gets the error.
+        Tries the store if its last use failed. On a full volume the service stays ready, because reads still work. An
+        Ingest request then gets the error.
         """
         if self._problem:
             with suppress(Unavailable):
@@ -103,5 +104,5 @@ class StoreAccess:
         return result
 
 
-# All statements of a read see the same state.
+# All statements of a read see the same snapshot.
 _READING_LEVEL = {"sqlite": "SERIALIZABLE", "postgresql": "REPEATABLE READ"}

@@ -1,4 +1,4 @@
-"""Chunks, and the data for indexes, read from the store's database."""
+"""Chunks and index data that are read from the store's database."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ class SqlChunks:
         self._access = access
 
     async def read_whole(self, key: CollectionKey) -> IndexChanges:
-        """Return the whole collection; raises NotFound."""
+        """Return the whole collection. Raises NotFound."""
         return await self._access.read(lambda db: _read_changes(db, find_row(db, key), None))
 
     async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
-        """Return the changes after a version, or everything if they are unknown; None without changes."""
+        """Return the changes after a version, everything if they are unknown, or None if there are none."""
         return await self._access.read(lambda db: _changes_since(db, key, version))
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
-        """Return the chunks that are still there."""
+        """Return the chunks that still exist."""
         return await self._access.read(lambda db: _read_chunks(db, ids))
 
     async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return parts of documents: document id, start and end; empty for a document that is gone."""
+        """Return parts of documents by document id, start and end. The text of a deleted document is empty."""
         return await self._access.read(lambda db: [_read_text(db, *span) for span in spans])
 
     async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
-        """Return the chunks of a document from `first` to `last`."""
+        """Return the chunks of a document from position `first` to position `last`."""
         mine = (chunks.c.document_id == document_id) & chunks.c.position.between(first, last)
         query = _CHUNKS.where(mine).order_by(chunks.c.position)
         return await self._access.read(lambda db: [_to_chunk(row) for row in db.execute(query)])
 
     async def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
-        """Yield every document with all that was derived from it; raises NotFound for the collection."""
+        """Yield every document with all data derived from it. Raises NotFound if the collection does not exist."""
         for document_id in await self._access.read(lambda db: _document_ids(db, key)):
             if (found := await self._access.read(partial(_read_document, document_id=document_id))) is not None:
                 yield found
 
     async def count_orphans(self, key: CollectionKey) -> int:
-        """Return the number of chunks without a document; raises NotFound for the collection."""
+        """Return the number of chunks without a document. Raises NotFound if the collection does not exist."""
         return await self._access.read(lambda db: _count_orphans(db, key))
 
 
@@ -114,7 +114,7 @@ def _newer(query: Select[Any], table: Any, version: Version, since: int) -> Sele
 
 
 def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
-    """Return the vectors of the most frequent length: an index has a single length, but earlier versions stored any."""
+    """Return the vectors of the most frequent length. An index needs one length, but earlier versions stored any."""
     counts = Counter(len(row.vector) for row in rows)
     if len(counts) <= 1:
         return rows
@@ -123,7 +123,7 @@ def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
 
 
 def to_matrix(rows: Sequence[bytes]) -> Vectors:
-    """Return stored vectors as the rows of a matrix."""
+    """Return stored vectors as a matrix with a row for each vector."""
     if not rows:
         return np.zeros((0, 0), dtype=np.float32)
     return np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1)

@@ -1,4 +1,4 @@
-"""Collections and their documents in the store's database."""
+"""Collections and their documents in the database of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
 MAX_PARAMETERS = 500  # the limit of one statement
-MAX_REMOVALS = 10_000  # kept for indexes that have not seen them
+MAX_REMOVALS = 10_000  # kept for indexes that have not applied them
 
 
 class SqlCollections:
@@ -25,9 +25,9 @@ class SqlCollections:
 
     Args:
         access: The database.
-        clock: The time of creation of collections.
-        max_chunks: Most chunks of a collection; a larger ingest raises PreconditionFailed.
-        max_collections: Most collections of a tenant; creating another raises PreconditionFailed.
+        clock: Supplies the creation times of collections.
+        max_chunks: The maximum number of chunks in a collection. A larger ingest raises PreconditionFailed.
+        max_collections: The maximum number of collections per tenant. Creating another raises PreconditionFailed.
     """
 
     def __init__(self, access: StoreAccess, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
@@ -37,24 +37,24 @@ class SqlCollections:
         self._max_collections = max_collections
 
     async def create_collection(self, key: CollectionKey, options: CollectionOptions) -> Collection:
-        """Make an empty collection; raises Conflict when the name is taken."""
+        """Create an empty collection. Raises Conflict if the name is taken."""
         return await self._access.write(lambda db: self._create(db, key, options))
 
     async def list_collections(self, tenant: str) -> list[Collection]:
-        """Return the collections of a tenant by name."""
+        """Return the collections of a tenant ordered by name."""
         return await self._access.read(lambda db: _read_collections(db, tenant))
 
     async def find_collection(self, key: CollectionKey) -> Collection | None:
-        """Return a collection; None for an unknown name."""
+        """Return a collection, or None if the name is unknown."""
         found = await self._access.read(lambda db: _read_collections(db, key.tenant, key.name))
         return next(iter(found), None)
 
     async def delete_collection(self, key: CollectionKey) -> None:
-        """Remove a collection with its documents; raises NotFound."""
+        """Remove a collection with its documents. Raises NotFound."""
         await self._access.write(lambda db: _delete_collection(db, key))
 
     async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
-        """Return the hashes of the stored documents among sources; empty for an unknown collection."""
+        """Return the digests of the stored documents by source. The result is empty if the collection is unknown."""
         return await self._access.read(lambda db: _read_digests(db, key, sources))
 
     async def ingest(
@@ -64,11 +64,11 @@ class SqlCollections:
         documents: Sequence[SplitDocument],
         unchanged: Mapping[str, str],
     ) -> IngestResult:
-        """Store all documents with their chunks, or nothing; creates a missing collection."""
+        """Store all documents with their chunks, or nothing. Creates the collection if it does not exist."""
         return await self._access.write(lambda db: self._ingest(db, key, options, documents, unchanged))
 
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
-        """Remove documents and return their number; raises NotFound for the collection."""
+        """Remove documents and return how many were removed. Raises NotFound if the collection does not exist."""
         return await self._access.write(lambda db: _delete_documents(db, key, sources))
 
     def _create(self, db: Connection, key: CollectionKey, options: CollectionOptions) -> Collection:
@@ -77,7 +77,7 @@ class SqlCollections:
         return read_collection(db, key)
 
     def _insert(self, db: Connection, key: CollectionKey, options: CollectionOptions) -> bool:
-        """Create a collection unless it exists; return whether it was created."""
+        """Create a collection unless it exists. Returns whether it was created."""
         made = db.execute(
             self._access.insert(collections)
             .values(
@@ -130,7 +130,7 @@ class SqlCollections:
 
 
 def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
-    """Return the row of a collection; raises NotFound."""
+    """Return the row of a collection. Raises NotFound."""
     row = db.execute(select(collections).where(_is_named(key))).one_or_none()
     if row is None:
         raise _not_found(key)
@@ -146,12 +146,12 @@ def _not_found(key: CollectionKey) -> NotFound:
 
 
 def read_options(row: Row[Any]) -> CollectionOptions:
-    """Return the options of the row of a collection."""
+    """Return the options that are stored in the row of a collection."""
     return CollectionOptions(row.embedding_model, row.language, Prefixes(row.query_prefix, row.document_prefix))
 
 
 def next_revision(db: Connection, key: CollectionKey) -> int:
-    """Increment a collection's revision and return it. Writers of the same collection then wait for each other."""
+    """Increment a collection's revision and return it. This serializes the writers of the collection."""
     raised = update(collections).where(_is_named(key)).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:
@@ -160,7 +160,7 @@ def next_revision(db: Connection, key: CollectionKey) -> int:
 
 
 def read_collection(db: Connection, key: CollectionKey) -> Collection:
-    """Return a collection that is there."""
+    """Return a collection that is known to exist."""
     (found,) = _read_collections(db, key.tenant, key.name)
     return found
 
@@ -195,7 +195,7 @@ def _to_collection(row: Row[Any]) -> Collection:
 
 
 def _delete_collection(db: Connection, key: CollectionKey) -> None:
-    # Delete the row first: this waits for a writer that has locked it, and later writers no longer see it.
+    # Delete the row first. This waits for a writer that has locked it, and later writers no longer see it.
     collection_id = db.execute(
         delete(collections).where(_is_named(key)).returning(collections.c.id)
     ).scalar_one_or_none()
@@ -223,7 +223,7 @@ def _delete_documents(db: Connection, key: CollectionKey, sources: Sequence[str]
 
 
 def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence[str]) -> int:
-    """Remove documents with all that was derived from them, and remember that they are gone."""
+    """Remove documents with all data derived from them, and record their removal. Returns the number of documents."""
     removed = 0
     for some in batches(sources):
         mine = (documents.c.collection_id == collection_id) & documents.c.source.in_(some)
@@ -243,14 +243,14 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
 
 
 def _forget_removals(db: Connection, collection_id: int) -> None:
-    """Forget the oldest removals; indexes that have not seen them are read whole."""
+    """Delete the oldest removal records. An index that has not seen them must be read whole."""
     mine = removals.c.collection_id == collection_id
     if db.execute(select(func.count()).where(mine)).scalar_one() <= MAX_REMOVALS:
         return
     newest = select(removals.c.revision).where(mine).order_by(removals.c.revision.desc())
     last = db.execute(newest.offset(MAX_REMOVALS // 2).limit(1)).scalar_one()
     db.execute(delete(removals).where(mine, removals.c.revision <= last))
-    # A Reembed may have set a later revision, which stays.
+    # A Reembed request may have set a later revision, which stays.
     earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
     db.execute(update(collections).where(earlier).values(whole_revision=last))
 
@@ -293,7 +293,7 @@ def _insert_document(db: Connection, collection: Row[Any], revision: int, split:
 
 
 def batches(values: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return values in parts that fit into a statement."""
+    """Return the values in batches that fit into a statement."""
     return [values[start : start + MAX_PARAMETERS] for start in range(0, len(values), MAX_PARAMETERS)]
 
 
@@ -304,7 +304,7 @@ class SqlSources:
         self._access = access
 
     async def list_sources(self, key: CollectionKey, prefix: str) -> list[str]:
-        """Return the sources that begin with a prefix; empty for an unknown collection."""
+        """Return the sources that start with a prefix. The result is empty if the collection is unknown."""
         return await self._access.read(lambda db: _list_sources(db, key, prefix))
 
 

@@ -1,4 +1,4 @@
-"""Embeddings in the store's database, and the chunks that wait for theirs."""
+"""Embeddings in the database of the store, and the chunks that wait to be embedded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.context.adapters.store.schema import chunks, collections, embeddin
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
 
-VALUE_BYTES = 4  # of a vector
+VALUE_BYTES = 4  # of a vector element
 
 
 class SqlEmbeddings:
@@ -24,7 +24,7 @@ class SqlEmbeddings:
 
     Args:
         access: The database.
-        clock: The time of claims; replicas compare it, so their clocks should agree.
+        clock: Supplies the times of claims. Replicas compare these times, so their clocks should agree.
         lease_s: How long a replica keeps claimed chunks. A database with a single service has no claims.
     """
 
@@ -36,7 +36,7 @@ class SqlEmbeddings:
     async def claim_unembedded(
         self, limit: int, excluded_models: Sequence[str], *, after: int = 0
     ) -> UnembeddedChunks | None:
-        """Return the oldest waiting chunks of a collection, which no other replica gets for a time."""
+        """Return the oldest waiting chunks of a collection, and withhold them from other replicas for a time."""
         now_s = self._clock.now().timestamp()
         wanted = _Wanted(limit, excluded_models, after, int(now_s))
         if not self._access.is_shared:
@@ -44,27 +44,27 @@ class SqlEmbeddings:
         return await self._access.write(lambda db: _claim(db, wanted, int(now_s + self._lease_s)))
 
     async def release(self, chunks: UnembeddedChunks) -> None:
-        """Let every replica have claimed chunks again."""
+        """Release claimed chunks, so that any replica may claim them."""
         if self._access.is_shared:
             await self._access.write(lambda db: _set_claim(db, chunks.ids, 0))
 
     async def set_aside(self, chunks: UnembeddedChunks, seconds: int) -> None:
-        """Let no replica have claimed chunks for a time."""
+        """Withhold claimed chunks from all replicas for a time."""
         until_s = int(self._clock.now().timestamp() + seconds)
         await self._access.write(lambda db: _set_claim(db, chunks.ids, until_s))
 
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
-        """Store embeddings of chunks that are still there and still want this model and prefix."""
+        """Store the embeddings of chunks that still exist and still need this model and prefix."""
         await self._access.write(lambda db: _put(db, chunks, vectors))
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
-        """Drop a collection's embeddings, and queue its chunks for a model; raises NotFound."""
+        """Drop a collection's embeddings, and queue its chunks for a model. Raises NotFound."""
         return await self._access.write(lambda db: _change_model(db, key, model, prefixes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The criteria of a claim: most chunks, excluded models, the collection to start after, and the time."""
+    """The criteria of a claim: maximum chunk count, excluded models, collection to start after, and current time."""
 
     limit: int
     excluded_models: Sequence[str]
@@ -91,7 +91,7 @@ def _find_unembedded(db: Connection, wanted: _Wanted) -> UnembeddedChunks | None
     first = db.execute(next_one).one_or_none()
     if first is None:
         return None
-    # Skip chunks that another replica is claiming at this moment; SQLite has no such locks, and needs no locks.
+    # Skip chunks that another replica is claiming at this moment. SQLite neither has nor needs such locks.
     waiting = (
         select(chunks.c.id, chunks.c.content)
         .join(unembedded, unembedded.c.chunk_id == chunks.c.id)
@@ -126,7 +126,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     )
     raised = update(collections).where(wanted).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
-    if revision is None:  # deleted, or embedded by another model now
+    if revision is None:  # deleted, or now embedded by another model
         return
     _check_length(db, embedded, vectors)
     waiting: set[int] = set()
@@ -148,7 +148,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
 
 
 def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
-    """Raise PreconditionFailed for vectors that differ in length from the collection's stored vectors."""
+    """Raise PreconditionFailed if the vectors differ in length from the collection's stored vectors."""
     length = func.length(embeddings.c.vector)
     mine = embeddings.c.collection_id == embedded.collection_id
     stored_bytes = db.execute(select(length).where(mine).limit(1)).scalar_one_or_none()

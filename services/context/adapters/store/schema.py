@@ -1,8 +1,8 @@
-"""The tables of the collections, the same in SQLite and PostgreSQL.
+"""The tables of the collections, which are the same in SQLite and PostgreSQL.
 
-The text of a document is authoritative; chunks and terms are derived from it, embeddings from chunks. Every change of a
-collection increments its revision, and stamps the new rows with it: an index at revision r reads newer rows only. The
-migrations make the tables; a test checks that they match the tables described here.
+The text of a document is authoritative. Chunks and terms are derived from it, and embeddings from chunks. Every change
+of a collection increments its revision and stamps the new rows with it, so an index at revision r reads only newer
+rows. The migrations create the tables, and a test checks that they match the tables described here.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ unembedded = Table(
     TABLES,
     Column("chunk_id", BigInteger, primary_key=True, autoincrement=False),
     Column("collection_id", BigInteger, nullable=False),
-    # Seconds since 1970: until then a replica embeds the chunk, and the others leave it alone.
+    # Seconds since 1970 until which the claiming replica may embed the chunk, and no other replica may claim it.
     Column("claimed_until", BigInteger, nullable=False, server_default="0"),
     Index("context_unembedded_of_collection", "collection_id"),
 )

@@ -1,1 +1,1 @@
-"""Turns the contents of files into documents: their text, their outline, and their properties."""
+"""Turns the contents of files into documents with their text, outline and properties."""

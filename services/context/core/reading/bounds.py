@@ -1,4 +1,4 @@
-"""Limits of a file."""
+"""The limits of a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingBounds:
-    """Limits of a file: its bytes, also after decompression, and the characters of its text."""
+    """The limits of a file: its size in bytes, also after decompression, and the length of its text in characters."""
 
     max_bytes: int
     max_chars: int
 
 
 def check_size(bounds: ReadingBounds, size_bytes: int) -> None:
-    """Raise InvalidRequest for a file with more bytes than allowed."""
+    """Raise InvalidRequest if a file has more bytes than allowed."""
     if size_bytes > bounds.max_bytes:
         raise InvalidRequest(
             f"the file has {size_bytes} bytes or more, at most {bounds.max_bytes} are allowed: split it, or raise "
@@ -27,7 +27,7 @@ def check_size(bounds: ReadingBounds, size_bytes: int) -> None:
 
 
 def check_length(bounds: ReadingBounds, chars: int) -> None:
-    """Raise InvalidRequest for a text with more characters than allowed."""
+    """Raise InvalidRequest if a text has more characters than allowed."""
     if chars > bounds.max_chars:
         raise InvalidRequest(
             f"the text has {chars} characters or more, at most {bounds.max_chars} are allowed: split the file, or "

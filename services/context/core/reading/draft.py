@@ -1,4 +1,4 @@
-"""A text that grows block by block, with the outline of the document that it becomes."""
+"""Builds a text block by block, with the outline of the resulting document."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from services.context.core.outline import MAX_HEADING_CHARS, Heading, Outline
 from services.context.core.reading.bounds import ReadingBounds, check_length
 from services.context.core.reading.plain_text import clean
 
-MAX_HEADINGS: Final = 4000  # of a document; later headings stay in the text
+MAX_HEADINGS: Final = 4000  # per document; later headings stay in the text only
 MAX_LEVEL: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """The content of a file: its text, the places of pages and sections in it, and its title, if any."""
+    """The content of a file: its text, the outline of its pages and sections, and its title, if any."""
 
     content: str
     outline: Outline = field(default_factory=Outline)
@@ -23,7 +23,7 @@ class ReadText:
 
 
 class TextDraft:
-    """Blocks of text, separated by empty lines. Raises InvalidRequest when they become too long."""
+    """Blocks of text separated by empty lines. Raises InvalidRequest if the text becomes too long."""
 
     def __init__(self, bounds: ReadingBounds) -> None:
         self._bounds = bounds
@@ -33,26 +33,26 @@ class TextDraft:
         self._headings: list[Heading] = []
 
     def start_page(self) -> None:
-        """Begin the next page."""
+        """Start the next page."""
         self._separate()
         self._page_starts.append(self._length)
 
     def mark_heading(self, level: int, title: str) -> None:
-        """Begin a section at the next block, without a line for its title."""
+        """Start a section at the next block without writing its title."""
         title = " ".join(clean(title).split())[:MAX_HEADING_CHARS]
         if title and len(self._headings) < MAX_HEADINGS:
             self._separate()
             self._headings.append(Heading(self._length, min(max(level, 1), MAX_LEVEL), title))
 
     def add_heading(self, level: int, title: str) -> None:
-        """Begin a section with its title, written as in Markdown."""
+        """Start a section with its title in Markdown form."""
         title = " ".join(title.split())
         if title:
             self.mark_heading(level, title)
             self.add_block(f"{'#' * min(max(level, 1), MAX_LEVEL)} {title}")
 
     def add_block(self, text: str) -> None:
-        """Add a paragraph or another block; blank text adds nothing."""
+        """Add a paragraph or another block. Blank text adds nothing."""
         text = clean(text).rstrip()
         if not text.strip():
             return
@@ -60,7 +60,7 @@ class TextDraft:
         self._append(text)
 
     def add_line(self, text: str) -> None:
-        """Add a line below the previous block; a blank line adds nothing."""
+        """Add a line below the previous block. A blank line adds nothing."""
         text = clean(text).rstrip()
         if not text:
             return

@@ -1,4 +1,4 @@
-"""Files for ingestion, and their results."""
+"""Files to ingest, and the results of ingesting them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.context.core.document import Collection
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Begins a file: the source of its document, and the caller's information about it."""
+    """The start of a file: the source of its document, and the caller's information about the file."""
 
     source: str
     media_type: str = ""
@@ -28,7 +28,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class FolderSelection:
-    """Files of a folder: the name of a root, a path below it, and a pattern for the files' paths below the root."""
+    """A selection of files: the name of a root, a path below it, and a pattern for paths relative to the root."""
 
     root: str
     path: str = ""
@@ -37,7 +37,7 @@ class FolderSelection:
 
 
 class FileOutcome(StrEnum):
-    """The result of storing a file."""
+    """The outcome of storing a file."""
 
     ADDED = "ADDED"
     REPLACED = "REPLACED"
@@ -47,7 +47,7 @@ class FileOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """The outcome of a file; its document is on disk unless it failed."""
+    """The result of a file. Its document is on disk unless the outcome is FAILED."""
 
     source: str
     outcome: FileOutcome
@@ -57,7 +57,7 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class FilesSummary:
-    """The numbers of files by their outcome, and of documents that were deleted; the collection after it."""
+    """The number of files by outcome, the number of deleted documents, and the resulting collection."""
 
     counts: dict[FileOutcome, int]
     pruned: int

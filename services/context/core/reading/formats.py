@@ -1,4 +1,4 @@
-"""The format of a file, by its first bytes, and among formats of text by its media type or name."""
+"""Detects the format of a file from its first bytes and, for text formats, from its media type or name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUPPORTED: Final = "text, Markdown, HTML, PDF, docx, pptx, xlsx, JSON and CSV, e
 
 
 class Format(StrEnum):
-    """A format that is read, by its media type."""
+    """A supported format. Its value is the media type."""
 
     TEXT = "text/plain"
     MARKDOWN = "text/markdown"
@@ -25,7 +25,7 @@ class Format(StrEnum):
     DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
     PPTX = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
     XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-    ZIP = "application/zip"  # any of the office formats, until its entries have been read
+    ZIP = "application/zip"  # any office format until the entries have been read
     GZIP = "application/gzip"
 
 
@@ -71,9 +71,9 @@ HEAD_BYTES: Final = 1024
 
 
 def detect(name: str, media_type: str, head: bytes) -> Format:
-    """Return the format of a file by its first bytes, then by the given media type, then by its name.
+    """Return the format of a file from its first bytes, then from the given media type, then from its name.
 
-    Raises InvalidRequest, with the next step, for a format that is not read.
+    Raises InvalidRequest with a message that names the next step if the format is not supported.
     """
     for signature, what in _REFUSED_SIGNATURES:
         if head.startswith(signature):
@@ -83,7 +83,7 @@ def detect(name: str, media_type: str, head: bytes) -> Format:
     for signature, found in _SIGNATURES:
         if head.startswith(signature):
             return found
-    if b"%PDF-" in head[:HEAD_BYTES] and _suffix_of(name) == ".pdf":  # readers allow bytes before the mark
+    if b"%PDF-" in head[:HEAD_BYTES] and _suffix_of(name) == ".pdf":  # readers allow bytes before the marker
         return Format.PDF
     return _text_format(name, media_type, head)
 
@@ -101,7 +101,7 @@ def _text_format(name: str, media_type: str, head: bytes) -> Format:
 
 
 def uncompressed_name(name: str) -> str:
-    """Return the name of the file within a .gz."""
+    """Return the name of the file inside a .gz file."""
     return name.removesuffix(".gz")
 
 

@@ -1,4 +1,4 @@
-"""The outline of Markdown; its text is stored unchanged."""
+"""Reads the outline of a Markdown text, which is stored unchanged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from services.context.core.reading.draft import MAX_HEADINGS, ReadText
 
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(?:.*\n)*?(?:---|\.\.\.)[ \t]*(?:\n|$)")
 _LINE: Final = re.compile(r"[^\n]*\n?")
-# Links and pictures become their words; emphasis and code lose their signs.
+# Links and pictures are reduced to their words. Emphasis and code lose their markers.
 _LINK: Final = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _SIGNS: Final = re.compile(r"[*`]+")
 
 
 def read_markdown(text: str) -> ReadText:
-    """Return a cleaned text with the places of its headings; the title is the first heading."""
+    """Return a cleaned text with the offsets of its headings. The first heading is the title."""
     headings = tuple(_headings_of(text))
     title = ""
     if headings:

@@ -1,4 +1,4 @@
-"""Bytes of text: their encoding, as far as the bytes reveal it, and the text as it is stored."""
+"""Decodes the bytes of a text, as far as they reveal their encoding, and cleans the text for storage."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MARKS: Final = (  # UTF-32 before UTF-16, because the UTF-16 mark is a prefix o
 )
 _LINE_END: Final = re.compile(r"\r\n?|\u2028|\u2029")
 _HALF_OF_PAIR: Final = re.compile("[\ud800-\udfff]")
-# Control characters that no text has. Tab, line ends, form feed, backspace and escape are common in old texts.
+# Control characters that no text contains. Tab, line ends, form feed, backspace and escape are common in old texts.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _SAMPLE_CHARS: Final = 65_536
 _MAX_CONTROL_RATIO: Final = 0.01
 
 
 def decode_marked(data: bytes) -> str | None:
-    """Decode bytes that have a byte order mark, or are UTF-8; None for other bytes."""
+    """Decode bytes that have a byte order mark or are UTF-8. Returns None for other bytes."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _decode(data[len(mark) :], encoding)
@@ -37,13 +37,13 @@ def _decode(data: bytes, encoding: str) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a decoded text looks like text: few of its first characters are control characters."""
+    """Return whether a decoded text looks like text, which means few control characters among its first characters."""
     sample = text[:_SAMPLE_CHARS]
     return len(_NOT_TEXT.findall(sample)) <= _MAX_CONTROL_RATIO * len(sample)
 
 
 def clean(text: str) -> str:
-    """Return a text with line feeds as line ends, without NUL, and without halves of surrogate pairs."""
+    """Return a text with line feeds as line ends, without NUL and without lone surrogates."""
     if "\r" in text or "\u2028" in text or "\u2029" in text:
         text = _LINE_END.sub("\n", text)
     return _HALF_OF_PAIR.sub("\ufffd", text.replace("\0", ""))

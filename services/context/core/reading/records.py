@@ -1,4 +1,4 @@
-"""JSON and tables as lines that a reader understands without the lines before them."""
+"""Writes JSON and tables as lines that a reader understands without the preceding lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SNIFFED_CHARS: Final = 65_536
 
 
 def read_json(text: str, bounds: ReadingBounds) -> ReadText:
-    """Return a line `path: value` for each value that is not an object or a list; text that is not JSON stays as it is.
+    """Return a line `path: value` for each value that is not an object or a list. Text that is not JSON stays as it is.
 
     A chunk of such lines keeps the names of all objects around its values.
     """
@@ -28,7 +28,7 @@ def read_json(text: str, bounds: ReadingBounds) -> ReadText:
 
 
 def read_json_lines(text: str, bounds: ReadingBounds) -> ReadText:
-    """Return a text with a JSON value per line as paths and values, numbered from 0; other text stays unchanged."""
+    """Return JSON lines as paths and values, with the lines numbered from 0. Any other text stays unchanged."""
     lines = [line for line in text.split("\n") if line.strip()]
     try:
         values = [(f"[{number}]", parse_json(line)) for number, line in enumerate(lines)]
@@ -46,7 +46,7 @@ def _read_values(values: Iterable[tuple[str, Any]], bounds: ReadingBounds) -> Re
 
 
 def _leaves(root: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are not containers, and empty containers, with their paths, in their order."""
+    """Yield the values that are not containers, and empty containers, with their paths in order."""
     waiting = [(root, value)]
     while waiting:
         path, current = waiting.pop()
@@ -68,7 +68,7 @@ def _leaf_text(leaf: Any) -> str:
 
 
 def read_table(text: str, bounds: ReadingBounds) -> ReadText:
-    """Return a line for each row of a text of separated values, as `write_rows` does. Raises InvalidRequest."""
+    """Return a line for each row of a delimited table, as `write_rows` does. Raises InvalidRequest."""
     csv.field_size_limit(bounds.max_bytes)
     rows = csv.reader(text.splitlines(keepends=True), delimiter=_delimiter_of(text))
     draft = TextDraft(bounds)
@@ -80,9 +80,9 @@ def read_table(text: str, bounds: ReadingBounds) -> ReadText:
 
 
 def write_rows(draft: TextDraft, rows: Iterable[Sequence[str]]) -> None:
-    """Write a line `name: value; name: value` for each row after the first, which has the names of the columns.
+    """Write a line `name: value; name: value` for each row after the first row, which holds the names of the columns.
 
-    Cells without a value are left out; a table with a single row has no names.
+    Cells without a value are left out. A table with a single row has no column names.
     """
     names: Sequence[str] | None = None
     is_alone = True
@@ -107,6 +107,6 @@ def _cell_text(names: Sequence[str], position: int, cell: str) -> str:
 
 
 def _delimiter_of(text: str) -> str:
-    """Return the sign that stands most often in the first line."""
+    """Return the delimiter that occurs most often in the first line."""
     first = text[:_SNIFFED_CHARS].lstrip().split("\n", 1)[0]
     return max(_DELIMITERS, key=first.count)

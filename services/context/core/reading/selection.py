@@ -1,4 +1,4 @@
-"""Paths and patterns that choose files below a folder of the deployment. Touches no file."""
+"""Paths and patterns that select files below a folder of the deployment. This module accesses no file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_GLOB_CHARS: Final = 256
 
 
 def split_folder_path(path: str) -> list[str]:
-    """Return the names in a path below a root; raises InvalidRequest for a path that could lead elsewhere."""
+    """Return the names in a path below a root. Raises InvalidRequest if the path could lead out of the root."""
     if len(path) > MAX_PATH_CHARS:
         raise InvalidRequest(f"path has {len(path)} characters, at most {MAX_PATH_CHARS} are allowed")
     names = [name for name in path.split("/") if name not in {"", "."}]
@@ -26,17 +26,17 @@ def split_folder_path(path: str) -> list[str]:
 
 
 def check_glob(glob: str) -> None:
-    """Raise InvalidRequest for a pattern that is too long."""
+    """Raise InvalidRequest if the pattern is too long."""
     if len(glob) > MAX_GLOB_CHARS:
         raise InvalidRequest(f"glob has {len(glob)} characters, at most {MAX_GLOB_CHARS} are allowed")
 
 
 def is_selected(selection: FolderSelection, source: str) -> bool:
-    """Whether the document of a source stands for a file of the selection, be it there or gone."""
+    """Return whether a source belongs to a file of the selection, even if the file no longer exists."""
     below = "/".join([selection.root, *split_folder_path(selection.path), ""])
     return source.startswith(below) and matches(selection.glob, source.removeprefix(f"{selection.root}/"))
 
 
 def matches(glob: str, path: str) -> bool:
-    """Return whether a path below a root matches a pattern; an empty pattern matches all paths."""
+    """Return whether a path below a root matches a pattern. An empty pattern matches all paths."""
     return not glob or fnmatchcase(path, glob)

@@ -1,1 +1,1 @@
-"""Search over the chunks of a collection: terms, vectors, fusion of both, filters and diversity."""
+"""Searches the chunks of a collection by terms and vectors, with fusion of both, filters and diversity."""

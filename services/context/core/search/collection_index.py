@@ -1,7 +1,7 @@
-"""The searchable form of a collection: a fold over the changes of its store.
+"""The searchable form of a collection, which is built by applying the changes of its store in order.
 
-An index is immutable to its readers. `apply` returns the next index, which shares the unchanged parts; only the newest
-index accepts changes. A position is the place of a chunk in the order of storage; it is never reused.
+An index is immutable to its readers. `apply` returns the next index, which shares the unchanged parts. Only the newest
+index accepts changes. A position is the index of a chunk in the order of storage and is never reused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CHUNK_BYTES = 150  # memory of a chunk in the tables of an index
 DOCUMENT_BYTES = 300  # memory of a document without its metadata
 MAX_FILTERS = 16
 
-# Changes whenever a collection's chunks may have changed, also when the collection is deleted and created again.
+# Changes whenever a collection's chunks may have changed, also when the collection is deleted and recreated.
 Version = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocument:
-    """A document, and the properties that filters read."""
+    """A document with the properties that filters read."""
 
     id: int
     source: str
@@ -39,7 +39,7 @@ class IndexedDocument:
 
 @dataclass(frozen=True, slots=True)
 class IndexedChunk:
-    """A chunk, a hash of its content, and its terms."""
+    """A chunk with a hash of its content and with its terms."""
 
     id: int
     document_id: int
@@ -53,9 +53,9 @@ def _no_vectors() -> Vectors:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes up to a version; `is_whole` when they are everything, to be applied to an empty index.
+    """The changes up to a version. If `is_whole`, they are the whole collection and apply to an empty index.
 
-    `embedded_ids` has the chunks of `vectors`, row by row.
+    `embedded_ids` holds the chunk id of each row of `vectors`.
     """
 
     version: Version
@@ -69,14 +69,14 @@ class IndexChanges:
 
 
 class CollectionIndex:
-    """The index of a version of a collection.
+    """The index of one version of a collection.
 
     Attributes:
         version: The version of the collection that this index shows.
         options: The options of the collection.
         lexical: The terms of the chunks by position.
         vectors: The embeddings of the chunks by position.
-        alive: The positions of live chunks.
+        alive: A mask that is true at the positions of live chunks.
     """
 
     def __init__(self, options: CollectionOptions, version: Version = (0, 0)) -> None:
@@ -87,35 +87,35 @@ class CollectionIndex:
         self.alive: Mask = np.zeros(0, dtype=np.bool_)
         self._ids: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._digests: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._owners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # for each position, its document in the list
+        self._owners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # index into the document list for each position
         self._documents: list[IndexedDocument] = []
         self._document_count = 0
-        self._text_chars = 0  # of the documents' metadata and sources
-        self._ordinals: dict[int, int] = {}  # of documents in the list, by id
-        self._positions: dict[int, int] = {}  # of chunks, by id
+        self._text_chars = 0  # length of the documents' metadata and sources
+        self._ordinals: dict[int, int] = {}  # index into the document list by document id
+        self._positions: dict[int, int] = {}  # position of each chunk by chunk id
         self._filters: dict[str, Mask] = {}
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory of the index."""
+        """The estimated memory of the index in bytes."""
         tables = CHUNK_BYTES * len(self._ids) + DOCUMENT_BYTES * len(self._documents) + 2 * self._text_chars
         return self.lexical.size_bytes + self.vectors.size_bytes + tables
 
     @property
     def live_count(self) -> int:
-        """The number of chunks."""
+        """The number of live chunks."""
         return int(np.count_nonzero(self.alive))
 
     @property
     def embedded_count(self) -> int:
-        """The number of chunks that have an embedding."""
+        """The number of live chunks that have an embedding."""
         return self.vectors.count_among(self.alive)
 
     def apply(self, changes: IndexChanges) -> CollectionIndex:
-        """Return the index after the changes."""
+        """Return the index that results from the changes."""
         following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
-        # A damaged store may have chunks without their document, which could not be cited.
+        # A damaged store may have chunks without a document, which could not be cited.
         chunks = [chunk for chunk in changes.chunks if chunk.document_id in following._ordinals]
         for position, chunk in enumerate(chunks, len(self._ids)):
             following._positions[chunk.id] = position
@@ -133,7 +133,7 @@ class CollectionIndex:
         return following
 
     def allowed(self, expression: Expression) -> Mask:
-        """Return the positions of live chunks in the documents that the filter selects."""
+        """Return the mask of live chunks in the documents that the filter selects."""
         known = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
         if len(known) < self._document_count:
             more = [
@@ -146,26 +146,26 @@ class CollectionIndex:
         return allowed
 
     def has_chunk(self, chunk_id: int) -> bool:
-        """Return whether searches can find a chunk."""
+        """Return whether searches can find the chunk."""
         position = self._positions.get(chunk_id, len(self.alive))
         return position < len(self.alive) and bool(self.alive[position])
 
     def live_ids(self) -> list[int]:
-        """Return the ids of all chunks that searches find."""
+        """Return the ids of all chunks that searches can find."""
         return self.ids_at(np.flatnonzero(self.alive))
 
     def ids_at(self, positions: NDArray[np.intp]) -> list[int]:
-        """Return the ids of the chunks at positions."""
+        """Return the ids of the chunks at the positions."""
         ids: list[int] = self._ids[positions].tolist()
         return ids
 
     def digests_at(self, positions: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Return the hashes of the contents at positions."""
+        """Return the content hashes of the chunks at the positions."""
         digests: NDArray[np.int64] = self._digests[positions]
         return digests
 
     def _tables(self, changes: IndexChanges) -> tuple[list[IndexedDocument], dict[int, int], dict[int, int]]:
-        """Return the shared tables with the new documents; earlier indexes do not look beyond their own count."""
+        """Return the shared tables with the new documents. Earlier indexes do not read past their document count."""
         for document in changes.documents:
             self._ordinals[document.id] = len(self._documents)
             self._documents.append(document)

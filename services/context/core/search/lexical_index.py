@@ -1,10 +1,10 @@
 """An inverted index in immutable segments, which scores texts by BM25 and by coverage of the query.
 
-Theory of operation. A segment holds the postings of a range of positions: for each of its terms, in the order of their
-ids, the positions and counts of that term. New texts form a new segment. Segments of similar size are then merged, so
-an index of n texts has O(log n) segments, and a text is copied O(log n) times (the log-structured merge of O'Neil et
-al., 1996). Removed texts stay in their segments and are masked; a search counts live texts only, so scores equal the
-scores of an index without the removed texts.
+Theory of operation. A segment holds the postings of a range of positions: for each of its terms, ordered by term id,
+the positions and counts of the term. New texts form a new segment. Segments of similar size are then merged, so an
+index of n texts has O(log n) segments, and a text is copied O(log n) times (the log-structured merge of O'Neil et al.,
+1996). Removed texts stay in their segments and are masked. A search counts live texts only, so the scores equal those
+of an index without the removed texts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from services.context.core.search.terms import TermCounts, TermIds
 Positions = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
-IMPACT_BYTES: Final = 8  # of a cached impact
-MERGE_RATIO: Final = 2  # a segment is merged into its predecessor unless that is more than this many times as large
+IMPACT_BYTES: Final = 8  # for a cached impact
+MERGE_RATIO: Final = 2  # a segment is merged into its predecessor unless the latter is over this many times as large
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Postings: term i has positions[starts[i]:starts[i + 1]] and as many counts."""
+    """Postings. Term i has the positions and the counts at starts[i]:starts[i + 1]."""
 
     terms: TermIds
     starts: NDArray[np.int64]
@@ -38,11 +38,11 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the postings."""
+        """The memory of the postings in bytes."""
         return self.terms.nbytes + self.starts.nbytes + self.positions.nbytes + self.counts.nbytes
 
     def find(self, term_ids: TermIds) -> Iterator[tuple[int, Positions, NDArray[np.uint16]]]:
-        """Yield the index in `term_ids`, positions and counts of each term that the segment has."""
+        """Yield the index in `term_ids`, the positions and the counts of each term that the segment contains."""
         if not len(self.terms):
             return
         places = np.minimum(np.searchsorted(self.terms, term_ids), len(self.terms) - 1)
@@ -52,7 +52,7 @@ class Segment:
 
 
 def make_segment(texts: Sequence[TermCounts], first_position: int) -> Segment:
-    """Return the segment of texts at consecutive positions."""
+    """Return the segment for texts at consecutive positions."""
     sizes = [len(text.ids) for text in texts]
     positions = np.repeat(np.arange(first_position, first_position + len(texts), dtype=np.int32), sizes)
     terms = np.concatenate([np.empty(0, dtype=np.uint64), *(text.ids for text in texts)])
@@ -61,7 +61,7 @@ def make_segment(texts: Sequence[TermCounts], first_position: int) -> Segment:
 
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
-    """Return a segment with the postings of all; their positions must ascend from segment to segment."""
+    """Return one segment with the postings of all segments. Positions must ascend from segment to segment."""
     terms = np.concatenate([np.repeat(one.terms, np.diff(one.starts)) for one in segments])
     positions = np.concatenate([one.positions for one in segments])
     counts = np.concatenate([one.counts for one in segments])
@@ -78,7 +78,7 @@ def _sorted_segment(terms: TermIds, positions: Positions, counts: NDArray[np.uin
 
 
 class LexicalIndex:
-    """The segments of a collection, and the lengths of its texts. Immutable; `extend` shares the unchanged segments."""
+    """The segments of a collection, and the lengths of its texts. It is immutable, and `extend` shares its segments."""
 
     def __init__(self, segments: tuple[Segment, ...], lengths: NDArray[np.float64], alive: Mask) -> None:
         self._segments = segments
@@ -93,7 +93,7 @@ class LexicalIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the index, its cache of impacts at its largest included."""
+        """The memory of the index in bytes, including its cache of impacts at its largest."""
         cached = sum(IMPACT_BYTES * len(segment.positions) for segment in self._segments)
         return cached + sum(segment.size_bytes for segment in self._segments) + 17 * len(self._lengths)
 
@@ -103,7 +103,7 @@ class LexicalIndex:
         return len(self._segments)
 
     def extend(self, texts: Sequence[TermCounts], alive: Mask) -> LexicalIndex:
-        """Return an index with texts at the positions after the last position; `alive` masks all positions."""
+        """Return an index with texts appended after the last position. `alive` masks all positions."""
         segments = list(self._segments)
         lengths = self._lengths
         if texts:
@@ -112,7 +112,7 @@ class LexicalIndex:
         return LexicalIndex(_compact(segments), lengths, alive)
 
     def bm25(self, term_ids: TermIds) -> Scores:
-        """Return the score of each position, 0 for removed texts and for texts without a term of the query.
+        """Return the score of each position, which is 0 for removed texts and for texts without a query term.
 
         Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the inverse
         document frequency ln(1 + (N - n + 0.5) / (n + 0.5)) that Lucene uses, which is never negative.
@@ -132,13 +132,13 @@ class LexicalIndex:
         return self._summed(places, impacts)
 
     def coverage(self, term_ids: TermIds) -> Scores:
-        """Return for each position the fraction of the query's terms that its text has."""
+        """Return for each position the fraction of the query's terms that the text contains."""
         places = [positions for segment in self._segments for _, positions, _ in segment.find(term_ids)]
         matched = self._summed(places, [np.ones(len(positions)) for positions in places])
         return matched / max(1, len(term_ids))
 
     def _summed(self, places: Sequence[Positions], impacts: Sequence[Scores]) -> Scores:
-        """Return the sum of the impacts at each position; removed texts have 0."""
+        """Return the sum of the impacts at each position. The sum is 0 for removed texts."""
         if not places:
             return np.zeros(len(self._lengths))
         weights = np.concatenate(impacts)
@@ -168,7 +168,7 @@ EMPTY: Final = LexicalIndex((), np.empty(0), np.empty(0, dtype=np.bool_))
 
 
 def _compact(segments: list[Segment]) -> tuple[Segment, ...]:
-    """Merge the last segments while they are of similar size."""
+    """Merge the last segments while they are similar in size."""
     size = [len(segment.positions) for segment in segments]
     keep = len(segments)
     merged = 0

@@ -1,4 +1,4 @@
-"""Filters documents by a CEL expression over `metadata`, their JSON object with numbers as doubles, and `source`."""
+"""Filters documents by a CEL expression over `source` and `metadata`, a JSON object with numbers as doubles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_SHOWN_CHARS = 200
 
 @lru_cache(maxsize=256)
 def compile_filter(field: str, text: str) -> Expression:
-    """Compile; raises InvalidRequest, naming the field, for text that is no such expression."""
+    """Compile a filter. Raises an InvalidRequest that names the field if the text is not a valid filter."""
     try:
         expression = Expression(text)
     except ExpressionError as error:
@@ -27,7 +27,7 @@ def compile_filter(field: str, text: str) -> Expression:
 
 
 def is_selected(expression: Expression, source: str, metadata_json: str) -> bool:
-    """Return whether the expression is true for a document; false for a document without the fields that it reads.
+    """Return whether the expression is true for a document. It is false if the document lacks a field that it reads.
 
     Raises InvalidRequest if the expression is not a condition.
     """

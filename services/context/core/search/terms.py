@@ -1,4 +1,4 @@
-"""Terms of texts: caseless words, stemmed in the language of their collection, and their compact form."""
+"""Terms of texts: caseless words, stemmed in the language of the collection, and their compact encoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS, split_terms
 
-NO_LANGUAGE: Final = "none"  # words as they are
+NO_LANGUAGE: Final = "none"  # no stemming
 LANGUAGES: Final = (NO_LANGUAGE, *sorted(Stemmer.algorithms()))
 MAX_COUNT: Final = 2**16 - 1
 
@@ -26,31 +26,31 @@ _ENTRY: Final = np.dtype([("term", "<u8"), ("count", "<u2")])
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """The distinct terms of a text by their ids, ascending, and how often each occurs."""
+    """The ids of the distinct terms of a text in ascending order, and the number of occurrences of each."""
 
     ids: TermIds
     counts: Counts
 
     @property
     def length(self) -> int:
-        """The number of terms, including repeated terms."""
+        """The number of terms, including repetitions."""
         return int(self.counts.sum(dtype=np.int64))
 
     def to_bytes(self) -> bytes:
-        """Encode as little-endian pairs of an id (8 bytes) and a count (2 bytes)."""
+        """Encode the terms as little-endian pairs of an id (8 bytes) and a count (2 bytes)."""
         entries = np.empty(len(self.ids), dtype=_ENTRY)
         entries["term"], entries["count"] = self.ids, self.counts
         return entries.tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TermCounts:
-        """Decode; raises ValueError for bytes of another length."""
+        """Decode terms. Raises ValueError if the length of the bytes is invalid."""
         entries = np.frombuffer(data, dtype=_ENTRY)
         return cls(entries["term"].astype(np.uint64), entries["count"].astype(np.uint16))
 
 
 def check_language(field: str, language: str) -> None:
-    """Raise InvalidRequest, naming the field, for a language without a stemmer."""
+    """Raise an InvalidRequest that names the field for a language without a stemmer."""
     if language not in LANGUAGES:
         known = ", ".join(LANGUAGES)
         raise InvalidRequest(f"{field} {language[:80]!r} is not known: use one of {known}")
@@ -66,7 +66,7 @@ def count_terms(text: str, language: str) -> TermCounts:
 
 
 def query_term_ids(query: str, language: str) -> TermIds:
-    """Return the ids of the distinct terms of a query's last 8192 characters, ascending."""
+    """Return the ids of the distinct terms in the last 8192 characters of a query in ascending order."""
     terms = dict.fromkeys(_stem(split_terms(query[-MAX_QUERY_CHARS:]), language))
     ids = np.fromiter(map(_id_of, terms), dtype=np.uint64, count=len(terms))
     ids.sort()
@@ -74,13 +74,13 @@ def query_term_ids(query: str, language: str) -> TermIds:
 
 
 def content_digest(content: str) -> int:
-    """Return a signed 64-bit hash of a chunk's content, for finding duplicates."""
+    """Return a signed 64-bit hash of a chunk's content, which serves to find duplicates."""
     return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 @lru_cache(maxsize=1 << 17)
 def _id_of(term: str) -> int:
-    # A hash of 64 bits needs no table of terms: of a million terms, two share an id with a probability of 3e-8.
+    # A 64-bit hash needs no table of terms. Among a million terms, two share an id with a probability of 3e-8.
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), "little")
 
 
@@ -93,5 +93,5 @@ def _stem(terms: list[str], language: str) -> list[str]:
 
 @lru_cache
 def _stemmer(language: str) -> Stemmer.Stemmer:
-    # A stemmer keeps state, and holds the interpreter lock while it works, so threads can share it.
+    # A stemmer is stateful, but it holds the interpreter lock while it works, so threads can share it.
     return Stemmer.Stemmer(language)

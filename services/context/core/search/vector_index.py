@@ -1,9 +1,9 @@
-"""Search over vectors of unit length: exact up to a number of vectors, and among the nearest by signs beyond it.
+"""Search over unit vectors, which is exact up to a number of vectors and approximate beyond it.
 
-Exact search is a product of matrix and vector, and reads all of the matrix. Beyond EXACT_ROWS the signs of the
-components, one bit each, choose candidates by how many differ from the query's, and only the candidates' cosines are
-computed (binary quantization with rescoring; Charikar, "Similarity Estimation Techniques from Rounding Algorithms",
-2002). Signs need no building, so an index with them grows as fast as an index without them.
+Exact search multiplies the whole matrix by a vector. Beyond EXACT_ROWS the signs of the components, one bit each,
+choose candidates by how many signs differ from the query's. Only the candidates' cosines are then computed (binary
+quantization with rescoring; Charikar, "Similarity Estimation Techniques from Rounding Algorithms", 2002). Signs need no
+training, so an index with signs grows as fast as an index without them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from services.context.core.search.lexical_index import Mask
 Vector = NDArray[np.float32]
 Signs = NDArray[np.uint64]
 
-NO_VECTOR: Final = -2.0  # the score of a position without a vector: below every cosine
+NO_VECTOR: Final = -2.0  # the score of a position without a vector, which is below every cosine
 FIRST_ROWS: Final = 256
 WORD_BITS: Final = 64
 EXACT_ROWS: Final = 100_000
-RESCORED: Final = 4_000  # candidates by signs
-MAX_GATHERED_RATIO: Final = 0.1  # above this share of all rows, the product of all is faster than a copy of some
+RESCORED: Final = 4_000  # number of candidates chosen by signs
+MAX_GATHERED_RATIO: Final = 0.1  # above this share of rows, multiplying the whole matrix is faster than copying rows
 
 
 class VectorIndex:
-    """The vectors of a collection by position. Immutable to its readers.
+    """The vectors of a collection by position. An index is immutable to its readers.
 
-    `extend` writes to rows that no earlier index shows, so an index shares its matrix with the indexes extended from
-    it; only the newest may be extended.
+    `extend` writes only to rows that no earlier index shows, so an index shares its matrix with the indexes extended
+    from it. Only the newest index may be extended.
     """
 
     def __init__(self, matrix: Vectors, signs: Signs, has_vector: Mask) -> None:
@@ -43,15 +43,15 @@ class VectorIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the index."""
+        """The memory of the index in bytes."""
         return self._matrix.nbytes + self._signs.nbytes + self._has_vector.nbytes
 
     def count_among(self, mask: Mask) -> int:
-        """Return the number of positions of a mask that have a vector."""
+        """Return the number of positions in a mask that have a vector."""
         return int(np.count_nonzero(self._has_vector & mask))
 
     def extend(self, size: int, positions: Sequence[int], vectors: Vectors) -> VectorIndex:
-        """Return an index of `size` positions, with a vector at each of `positions`, which had no vectors before.
+        """Return an index of `size` positions with a vector at each of `positions`, which had no vectors before.
 
         Vectors of another length replace all earlier vectors.
         """
@@ -64,7 +64,7 @@ class VectorIndex:
                 rows = max(size, 2 * len(matrix), FIRST_ROWS)
                 matrix = np.zeros((rows, dimensions), dtype=np.float32)
                 signs = np.zeros((-(-dimensions // WORD_BITS), rows), dtype=np.uint64)
-                known = min(len(self._has_vector), len(self._matrix))  # later positions came without vectors
+                known = min(len(self._has_vector), len(self._matrix))  # later positions have no vectors
                 if self._matrix.shape[1] == dimensions:
                     matrix[:known], signs[:, :known] = self._matrix[:known], self._signs[:, :known]
                 else:
@@ -77,15 +77,15 @@ class VectorIndex:
     def cosine(self, query: Vector, allowed: Mask | None = None) -> Scores:
         """Return the cosine of each position with the query, or NO_VECTOR.
 
-        `allowed` limits the work to some positions; the others may have NO_VECTOR, and so do, among more than
-        EXACT_ROWS positions, all but the nearest by signs.
+        `allowed` limits the work to some positions, and any other position may get NO_VECTOR. Among more than
+        EXACT_ROWS positions, only the nearest by signs get a cosine.
         """
         size = len(self._has_vector)
         if size == 0 or self._matrix.shape[1] != len(query):
             return np.full(size, NO_VECTOR)
         if allowed is not None and np.count_nonzero(allowed) <= MAX_GATHERED_RATIO * size:
             return self._cosine_of_some(query, np.flatnonzero(allowed & self._has_vector))
-        rows = min(size, len(self._matrix))  # positions that came without vectors may be beyond the matrix
+        rows = min(size, len(self._matrix))  # positions without vectors may lie beyond the matrix
         if rows > EXACT_ROWS:
             return self._cosine_of_some(query, self._nearest_by_signs(query, allowed, rows))
         scores = np.full(size, NO_VECTOR)
@@ -95,7 +95,7 @@ class VectorIndex:
         return scores
 
     def vectors_at(self, positions: NDArray[np.intp]) -> Vectors:
-        """Return the vectors at positions, zeros for a position without a vector."""
+        """Return the vectors at the positions. A position without a vector yields zeros."""
         found = np.zeros((len(positions), self._matrix.shape[1]), dtype=np.float32)
         known = self._has_vector[positions]
         found[known] = self._matrix[positions[known]]
@@ -120,7 +120,7 @@ class VectorIndex:
 
 
 def signs_of(vectors: Vectors) -> Signs:
-    """Return the signs of vectors as bits, WORD_BITS components in each row, and a column for each vector."""
+    """Return the signs of vectors as bits, with WORD_BITS components in each row and a column for each vector."""
     bits = np.packbits(vectors > 0, axis=1)
     padded = np.zeros((len(vectors), -(-vectors.shape[1] // WORD_BITS) * WORD_BITS // 8), dtype=np.uint8)
     padded[:, : bits.shape[1]] = bits

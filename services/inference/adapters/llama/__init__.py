@@ -1,1 +1,1 @@
-"""llama.cpp behind the ports: models, tokens, and the engines of texts, embeddings and pairs."""
+"""Implements the ports with llama.cpp: models, tokens, and the engines for texts, embeddings and pairs."""

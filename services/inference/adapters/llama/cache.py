@@ -12,10 +12,10 @@ from services.inference.adapters.llama.weights import read_metadata
 from services.inference.adapters.machine import free_memory_bytes
 
 BITS_16 = "f16"
-MAX_SEQUENCES = 255  # llama.cpp allows 256; one is the passage for cells on their way in and out
-MAX_SCORES_BYTES = 256 * 1024 * 1024  # maximum memory of scores for the larger batches of prompts
+MAX_SEQUENCES = 255  # llama.cpp allows 256; one sequence is reserved for copying cells in and out
+MAX_SCORES_BYTES = 256 * 1024 * 1024  # maximum memory of attention scores in large batches of prompts
 LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
-_NUMBER_BYTES = {BITS_16: 2.0, "q8_0": 34 / 32}  # 32 numbers of 8 bits share a scale of 16 bits
+_NUMBER_BYTES = {BITS_16: 2.0, "q8_0": 34 / 32}  # a block of 32 8-bit numbers shares a 16-bit scale
 _SHARED_SCALE = 32
 _MIB = 1024 * 1024
 _SCORE_BYTES = 4
@@ -25,9 +25,10 @@ _SCORE_BYTES = 4
 class EngineOptions:
     """Options for loading a model.
 
-    `threads` 0 is the number of cores, `gpu_layers` -1 is all layers, `kv_tokens` 0 is twice the context window; fewer
-    cells than the window are raised to it. Keys and values are f16 or q8_0; without flash attention, values are always
-    f16. A batch of prompts alone may have `prompt_steps` times `batch_tokens`.
+    A `threads` of 0 means the number of cores, a `gpu_layers` of -1 means all layers, and a `kv_tokens` of 0 means
+    twice the context window. A smaller number of cells than the window is raised to the window. Keys and values are f16
+    or q8_0; without flash attention, values are always f16. A batch that contains only prompts may have up to
+    `prompt_steps` times `batch_tokens` tokens.
     """
 
     context_tokens: int = 4096
@@ -44,14 +45,14 @@ class EngineOptions:
 
     @property
     def cell_types(self) -> tuple[str, str]:
-        """The types of keys and of values; llama.cpp has values of 8 bits only with flash attention."""
+        """The types of keys and values. llama.cpp supports 8-bit values only with flash attention."""
         if self.flash_attention:
             return self.key_type, self.value_type
         return self.key_type, BITS_16
 
 
 class CacheShape:
-    """The KV cache of a model by its options."""
+    """The KV cache of a model, as the options determine it."""
 
     def __init__(self, model: llama_cpp.llama_model_p, path: Path, *, context_window: int) -> None:
         self._model = model
@@ -59,7 +60,7 @@ class CacheShape:
         self._window = context_window
 
     def check(self, options: EngineOptions) -> None:
-        """Raise PreconditionFailed (CONFIG_NO_ENGINE) for an unsupported model or cache."""
+        """Raise PreconditionFailed (CONFIG_NO_ENGINE) if the model or the cache is not supported."""
         self._check_kind()
         if {options.key_type, options.value_type} != {BITS_16}:
             self._check_small_numbers()
@@ -70,14 +71,14 @@ class CacheShape:
         return int(max(self._window, options.kv_tokens or 2 * self._window))
 
     def bytes_per_token(self, options: EngineOptions) -> int:
-        """Return the memory of one cell: keys and values in every layer."""
+        """Return the number of bytes in one cell, which holds keys and values for every layer."""
         types = zip(self._widths, options.cell_types, strict=True)
         bytes_of_head = sum(width * _NUMBER_BYTES[name] for width, name in types)
         heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)
         return int(heads * bytes_of_head)
 
     def prompt_batch_tokens(self, options: EngineOptions, batch_tokens: int) -> int:
-        """Return the maximum tokens of a batch of prompts.
+        """Return the maximum number of tokens in a batch of prompts.
 
         Without flash attention, llama.cpp allocates the scores of all cells for each token of the largest batch.
         """
@@ -97,7 +98,7 @@ class CacheShape:
             )
 
     def _check_small_numbers(self) -> None:
-        """Raise PreconditionFailed for a model whose keys and values cannot have 8 bits."""
+        """Raise PreconditionFailed if the model's keys and values cannot be stored in 8 bits."""
         if any(width % _SHARED_SCALE for width in self._widths):
             widths = " and ".join(map(str, self._widths))
             raise PreconditionFailed(
@@ -113,9 +114,9 @@ class CacheShape:
             )
 
     def _check_memory(self, options: EngineOptions) -> None:
-        """Raise PreconditionFailed for a cache beyond the free memory of this machine.
+        """Raise PreconditionFailed if the cache exceeds the free memory of this machine.
 
-        Otherwise the system might kill this service, or another process. Memory of a GPU is not counted.
+        Otherwise, the system might kill this service or another process. GPU memory is not counted.
         """
         cells = self.cells(options)
         needed, free = cells * self.bytes_per_token(options), free_memory_bytes()
@@ -132,7 +133,7 @@ class CacheShape:
 
     @property
     def _widths(self) -> list[int]:
-        """The sizes of the key and of the value of a head."""
+        """The widths of a head's keys and of its values."""
         model = self._model
         usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
         given = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]

@@ -1,4 +1,4 @@
-"""TextEmbedder and CrossEncoder over llama.cpp's low-level API: contexts whose caches are empty before each batch."""
+"""TextEmbedder and CrossEncoder over llama.cpp's low-level API. Contexts have empty caches before each batch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from services.inference.core.embedding import Vectors
 from services.inference.core.pairs import PairLayout, split_template
 from services.inference.core.scheduling.batch import Slice
 
-_TEMPLATE = b"rerank"  # the name of a file's template that joins a pair
-_YES_AND_NO = 2  # the outputs of a Qwen3 reranker
+_TEMPLATE = b"rerank"  # name of the template that joins the texts of a pair
+_YES_AND_NO = 2  # number of outputs of a Qwen3 reranker
 _NO_TOKEN = llama_cpp.LLAMA_TOKEN_NULL
 _LEAST_PROBABILITY = np.finfo(np.float32).tiny
 
@@ -34,8 +34,9 @@ _LEAST_PROBABILITY = np.finfo(np.float32).tiny
 class EmbedderOptions:
     """Options for loading a model.
 
-    Several texts of one batch have at most `batch_tokens` together; a longer text, up to the window, goes alone.
-    `pooling` overrides the model's pooling. `threads` 0 is the number of cores, `gpu_layers` -1 is all layers.
+    The texts of a batch have at most `batch_tokens` tokens in total. A longer text, up to the window, is processed
+    alone. `pooling` overrides the model's pooling. A `threads` of 0 means the number of cores, and a `gpu_layers` of -1
+    means all layers.
     """
 
     context_tokens: int = 4096
@@ -48,7 +49,7 @@ class EmbedderOptions:
 
     @classmethod
     def like(cls, options: EngineOptions) -> EmbedderOptions:
-        """Return the embedder's options for an engine's options."""
+        """Return the embedder options that match the engine's options."""
         return cls(
             context_tokens=options.context_tokens,
             threads=options.threads,
@@ -58,9 +59,9 @@ class EmbedderOptions:
 
 
 class _Context:
-    """A context of a model that pools, for batches of at most `tokens` tokens.
+    """A context of a pooling model, for batches of at most `tokens` tokens.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) if memory is short.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if there is not enough memory.
     """
 
     def __init__(
@@ -79,14 +80,14 @@ class _Context:
                 code=ErrorCode.CONFIG_NO_ENGINE,
             )
         self.pooling: int = llama_cpp.llama_pooling_type(self._context)
-        self._memory = llama_cpp.llama_get_memory(self._context)  # None for an encoder, which has no KV cache
+        self._memory = llama_cpp.llama_get_memory(self._context)  # an encoder has no KV cache, so this is None
         self._compute = llama_cpp.llama_encode
         if self._memory and llama_cpp.llama_model_has_decoder(model):
             self._compute = llama_cpp.llama_decode
         self._batch = TokenBatch(tokens)
 
     def pool(self, texts: Sequence[Sequence[int]], dimensions: int) -> Vectors:
-        """Return a row per text, in order."""
+        """Return one vector per text, in order."""
         self._batch.fill([Slice(index, list(tokens), 0, len(tokens)) for index, tokens in enumerate(texts)])
         if self._memory:
             llama_cpp.llama_memory_clear(self._memory, False)
@@ -100,7 +101,7 @@ class _Context:
         return np.stack([np.ctypeslib.as_array(row, shape=(dimensions,)) for row in rows])
 
     def close(self) -> None:
-        """Free its memory. Nothing may be called afterwards."""
+        """Free the context's memory. Nothing may be called afterwards."""
         llama_cpp.llama_free(self._context)
 
 
@@ -138,17 +139,17 @@ class LlamaCppEmbedder:
 
     @property
     def max_batch_tokens(self) -> int:
-        """Maximum tokens of several texts in one `embed`."""
+        """The maximum total number of tokens if one call of `embed` has several texts."""
         return self._options.batch_tokens
 
     @property
     def max_batch_texts(self) -> int:
-        """Maximum texts of one `embed`."""
+        """The maximum number of texts in one call of `embed`."""
         return self._options.max_texts
 
     @property
     def longest_token_bytes(self) -> int:
-        """Maximum bytes of text in one token."""
+        """The maximum number of bytes of text in one token."""
         return self._tokenizer.longest_token_bytes
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -156,16 +157,16 @@ class LlamaCppEmbedder:
         return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; ids outside the vocabulary have none."""
+        """Return the bytes of the tokens. Ids outside the vocabulary are skipped."""
         return self._tokenizer.detokenize(tokens, with_special=with_special)
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """Return a vector per text, in order."""
+        """Return one vector per text, in order."""
         is_small = sum(map(len, texts)) < TILE_TOKENS
         try:
             return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
         finally:
-            release_threads()  # otherwise their number makes the threads of other models spin briefly
+            release_threads()  # otherwise, this thread's pool makes the threads of other models spin briefly
 
     def close(self) -> None:
         """Free the model. Nothing may be called afterwards."""
@@ -174,15 +175,16 @@ class LlamaCppEmbedder:
         llama_cpp.llama_model_free(self._model)
 
     def _name_pooling(self, path: Path) -> str:
-        """Return the model's pooling; raises PreconditionFailed (CONFIG_NO_ENGINE) for an unsuitable pooling."""
+        """Return the name of the model's pooling. Raises PreconditionFailed (CONFIG_NO_ENGINE) if it is unsuitable."""
         pooling = self.poolings.get(self._contexts[0].pooling, "")
         if not pooling:
             raise PreconditionFailed(f"{str(path)!r} {self.purpose}", code=ErrorCode.CONFIG_NO_ENGINE)
         return pooling
 
     def _open_contexts(self, path: Path, window: int, options: EmbedderOptions) -> None:
-        """Open the context for all batches, and on a CPU another context for small batches."""
-        # Unlike for decoding, flash attention pays on a CPU: full batches are nearly twice as fast, in less memory.
+        """Open the context for all batches, and on a CPU a second context for small batches."""
+        # Unlike in decoding, flash attention is worthwhile here on a CPU: full batches run nearly twice as fast and
+        # need less memory.
         auto, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         tokens = max(window, options.batch_tokens)
         self._contexts.append(_Context(self._model, path, tokens, options, flash_attention=auto))
@@ -191,10 +193,10 @@ class LlamaCppEmbedder:
 
 
 class LlamaCppCrossEncoder(LlamaCppEmbedder):
-    """A loaded GGUF model whose classification head gives a score for a query and a text.
+    """A loaded GGUF model whose classification head scores a query and a text.
 
-    The engine adds the vector of the first token type to all tokens, including the text's. A model that was trained
-    with a second type for the text is therefore less exact here than in its original framework.
+    The engine adds the vector of the first token type to all tokens, including those of the text. A model that was
+    trained with a second type for the text is therefore less exact here than in its original framework.
     """
 
     poolings: ClassVar[Mapping[int, str]] = MappingProxyType({llama_cpp.LLAMA_POOLING_TYPE_RANK: "rank"})
@@ -211,16 +213,16 @@ class LlamaCppCrossEncoder(LlamaCppEmbedder):
             raise
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """Return a row with the score of each sequence, in order."""
+        """Return one row per sequence, in order; each row holds the sequence's score."""
         rows = super().embed(texts)
         if self._dimensions == 1:
             return rows
-        # The engine returns the two outputs as probabilities; the logarithm of their ratio is the score.
+        # The engine returns the two outputs as probabilities. The score is the logarithm of their ratio.
         logarithms = np.log(np.maximum(rows, _LEAST_PROBABILITY))
         return cast("Vectors", logarithms[:, :1] - logarithms[:, 1:])
 
     def _check_outputs(self) -> None:
-        """Raise PreconditionFailed for a head with several outputs, except the yes and no of a Qwen3 reranker."""
+        """Raise PreconditionFailed if the head has several outputs, except the two outputs of a Qwen3 reranker."""
         architecture = read_metadata(self._model, "general.architecture")
         if self._dimensions == 1 or (self._dimensions == _YES_AND_NO and architecture.startswith("qwen3")):
             return
@@ -230,7 +232,7 @@ class LlamaCppCrossEncoder(LlamaCppEmbedder):
         )
 
     def _read_layout(self) -> PairLayout:
-        """Return the layout of a pair by the file's template, or by the special tokens of the vocabulary."""
+        """Return the layout of a pair, from the file's template or from the special tokens of the vocabulary."""
         template = llama_cpp.llama_model_chat_template(self._model, _TEMPLATE)
         if not template:
             return self._special_layout()
@@ -258,7 +260,7 @@ class LlamaCppCrossEncoder(LlamaCppEmbedder):
 
 
 def embedder_kind(info: ModelInfo) -> type[LlamaCppEmbedder] | None:
-    """Return the class that loads an embedding model or a cross-encoder; None for a model that generates text."""
+    """Return the class that loads an embedding model or a cross-encoder, or None if the model generates text."""
     if pairs.CAPABILITY in info.capabilities:
         return LlamaCppCrossEncoder
     if embedding.CAPABILITY in info.capabilities:

@@ -1,4 +1,4 @@
-"""TextEngine over llama.cpp's low-level API: one context, its sequences in one unified KV cache."""
+"""TextEngine over llama.cpp's low-level API: one context, whose sequences share one unified KV cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from services.inference.core.scheduling.batch import Slice
 from services.inference.core.scheduling.operations import Cells
 from services.inference.ports import KvCacheFullError
 
-_KV_FULL = 1  # llama_decode found no cells and changed nothing
+_KV_FULL = 1  # llama_decode found too few free cells and changed nothing
 _FLASH_ATTENTION_TYPES = {
     True: llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
     False: llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
@@ -62,9 +62,9 @@ class LlamaCppEngine:
         return LlamaCppEngine(self._path, self._info, options, weights=self._model)
 
     def retune(self, **changes: Any) -> None:
-        """Run with other options from now on; the cache is empty afterwards. Only while nothing is decoded.
+        """Run with other options from now on. Call this only while nothing is decoded; the cache is empty afterwards.
 
-        Raises PreconditionFailed if memory is short, and keeps the old options.
+        If there is not enough memory, raises PreconditionFailed and keeps the old options.
         """
         before = self._options
         llama_cpp.llama_free(self._context)
@@ -76,7 +76,7 @@ class LlamaCppEngine:
             raise
 
     def set_threads(self, threads: int) -> None:
-        """Decode with another number of threads from the next step on."""
+        """Use another number of threads for decoding, from the next step on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
     def _open_context(self, options: EngineOptions) -> None:
@@ -90,7 +90,7 @@ class LlamaCppEngine:
         params.n_batch = params.n_ubatch = self._shape.prompt_batch_tokens(options, batch_tokens)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(batch_tokens, params.n_seq_max)  # llama.cpp reserves a row for each sequence
-        params.kv_unified = True  # sequences share cells, so a copied prefix costs no cell
+        params.kv_unified = True  # sequences share cells, so a copied prefix needs no more cells
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
         params.type_k, params.type_v = (_CELL_TYPES[name] for name in options.cell_types)
@@ -132,45 +132,46 @@ class LlamaCppEngine:
 
     @property
     def max_batch_tokens(self) -> int:
-        """Maximum tokens of one `decode`, with any number of rows."""
+        """The maximum number of tokens in one call of `decode`, with any number of rows."""
         return self._max_batch_tokens
 
     @property
     def max_prompt_batch_tokens(self) -> int:
-        """Maximum tokens of one `decode` with at most one row per slice."""
+        """The maximum number of tokens in one call of `decode` with at most one row per slice."""
         return self._max_prompt_batch_tokens
 
     @property
     def mixes_steps(self) -> bool:
-        """Whether outputs and prompts take no longer in one `decode` than in two.
+        """Whether outputs and prompts in one `decode` call are as fast as in two calls.
 
-        With flash attention on a CPU they take longer: few rows are computed one by one, which is slow for prompts, and
-        many rows in tiles, in which each row visits the cells of all sequences.
+        With flash attention on a CPU, a combined call is slower. llama.cpp computes few rows one by one, which is slow
+        for prompts, and many rows in tiles, in which each row visits the cells of all sequences.
         """
         return not self._has_tiles
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Cells of the KV cache."""
+        """The number of cells in the KV cache."""
         return self._kv_capacity_tokens
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Memory of one cell: keys and values in every layer."""
+        """The number of bytes in one cell, which holds keys and values for every layer."""
         return self._shape.bytes_per_token(self._options)
 
     @property
     def max_sequences(self) -> int:
-        """Sequence ids are below this."""
+        """The maximum number of sequences. Every sequence id is smaller than this number."""
         return self._max_sequences
 
     @property
     def cell_format(self) -> str:
-        """All options, besides the model's file, that decide the cells of tokens; empty if copies cannot be cut."""
+        """The options that determine the content of cells, besides the model's file; empty if copies cannot be cut."""
         if self._has_window:
-            return ""  # a copy has only the window before the sequence's end, and is wrong for a shorter sequence
+            return ""  # a copy holds only the window before the sequence's end, so it is wrong for a shorter sequence
         key_type, value_type = self._options.cell_types
-        # Without flash attention, values are stored in columns. Some models rotate keys by the size of the context.
+        # Without flash attention, values are stored in columns. Some models rotate keys in a way that depends on the
+        # size of the context.
         return (
             f"llama-cpp-python {llama_cpp.__version__}, states {llama_cpp.LLAMA_STATE_SEQ_VERSION}, "
             f"flash attention {self._options.flash_attention}, keys {key_type}, values {value_type}, "
@@ -179,26 +180,26 @@ class LlamaCppEngine:
 
     @property
     def chat_template(self) -> str:
-        """The model's chat template; empty without a template."""
+        """The model's chat template, or an empty string if the model has no template."""
         template = llama_cpp.llama_model_chat_template(self._model, None)
         if not template:
             return ""
         return str(template.decode("utf-8", "replace"))
 
     def special_text(self, token: int) -> str:
-        """Return the text of a control token; empty for a negative id, which means no token."""
+        """Return the text of a control token. A negative id means no token, and its text is empty."""
         if token < 0:
             return ""
         return self._tokenizer.render(token, with_special=True).decode("utf-8", "replace")
 
     @property
     def bos_text(self) -> str:
-        """Text of the begin-of-text token."""
+        """The text of the begin-of-text token."""
         return self.special_text(llama_cpp.llama_vocab_bos(self.vocab))
 
     @property
     def eos_text(self) -> str:
-        """Text of the end-of-text token."""
+        """The text of the end-of-text token."""
         return self.special_text(llama_cpp.llama_vocab_eos(self.vocab))
 
     @property
@@ -211,11 +212,11 @@ class LlamaCppEngine:
         return self._tokenizer.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; ids outside the vocabulary have none."""
+        """Return the bytes of the tokens. Ids outside the vocabulary are skipped."""
         return self._tokenizer.detokenize(tokens, with_special=with_special)
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
-        """Append each slice to its sequence and return the wanted rows of logits, in order."""
+        """Append each slice to its sequence and return the requested rows of logits, in order."""
         rows = self._batch.fill(slices)
         code = self._decode_images(slices) or self._run(self._batch)
         if code != 0:
@@ -234,7 +235,7 @@ class LlamaCppEngine:
         return self._logits(rows)
 
     def _logits(self, rows: int) -> Logits:
-        """Return llama.cpp's rows of logits in place; reuses the array over them until they move."""
+        """Return a view of llama.cpp's rows of logits, and reuse the view until the rows move."""
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.addressof(pointer.contents)
         if (address, rows) != self._logits_at:
@@ -243,7 +244,7 @@ class LlamaCppEngine:
         return self._logits_there
 
     def _decode_images(self, slices: Sequence[Slice]) -> int:
-        """Decode embeddings in a batch of their own, as llama.cpp requires; return its code, 0 without embeddings."""
+        """Decode the embeddings in a separate batch, as llama.cpp requires. Return its code, or 0 for no embeddings."""
         if all(part.embeddings is None for part in slices):
             return 0
         if self._image_batch is None:
@@ -253,23 +254,23 @@ class LlamaCppEngine:
         return self._run(self._image_batch)
 
     def _run(self, filled: TokenBatch) -> int:
-        """Decode a batch and return llama.cpp's code; 0 for an empty batch."""
+        """Decode a batch and return llama.cpp's code, or 0 if the batch is empty."""
         if not filled.batch.n_tokens:
             return 0
         return int(llama_cpp.llama_decode(self._context, filled.batch))
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let `target` share the first `length` tokens of `source`."""
+        """Share the first `length` tokens of `source` with `target`."""
         llama_cpp.llama_memory_seq_rm(self._memory, target, 0, length)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
         if self._has_window:
             self._hold_twice(target, 0)
 
     def _hold_twice(self, sequence_id: int, start: int) -> None:
-        """Let a second sequence hold the cells of a sequence from position `start` on.
+        """Make a second sequence hold the cells of a sequence from position `start` on.
 
-        llama.cpp frees a cell of a single sequence once that sequence's window has passed it. After a truncation, or
-        for a sequence that shares a part, the cell is still needed.
+        If only one sequence holds a cell, llama.cpp frees it once the window of that sequence has passed it. The cell
+        is still needed after a truncation, or by a sequence that shares a part.
         """
         second = self._second(sequence_id)
         llama_cpp.llama_memory_seq_rm(self._memory, second, start, -1)
@@ -279,7 +280,7 @@ class LlamaCppEngine:
         return self._passage + 1 + sequence_id
 
     def park(self, sequence_id: int, start: int, end: int, key: int) -> None:
-        """Keep a copy of the cells of a sequence from position `start` to position `end`."""
+        """Park a copy of the cells of a sequence, from position `start` to position `end`, under `key`."""
         self._parked[key] = self.copy_out(sequence_id, start, end)
 
     def copy_out(self, sequence_id: int, start: int, end: int) -> Cells:
@@ -290,11 +291,11 @@ class LlamaCppEngine:
         return cells
 
     def adopt(self, key: int, cells: Cells) -> None:
-        """Keep the result of a `copy_out`."""
+        """Keep cells that `copy_out` returned, under `key`."""
         self._parked[key] = cells
 
     def unpark(self, key: int, sequence_id: int, length: int) -> None:
-        """Append the cells of a key to a sequence that ends at their start, and cut it to `length` tokens."""
+        """Append the parked cells of `key` to a sequence that ends where they start, then cut it to `length` tokens."""
         cells = self._parked[key]
         pointer = cells.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if not llama_cpp.llama_state_seq_set_data(self._context, pointer, cells.size, self._passage):
@@ -306,7 +307,7 @@ class LlamaCppEngine:
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Forget the cells of a key; a key without cells is fine."""
+        """Drop the parked cells of `key`, if there are any."""
         self._parked.pop(key, None)
 
     def _state_of(self, sequence_id: int) -> Cells:
@@ -315,7 +316,7 @@ class LlamaCppEngine:
         return cells[: llama_cpp.llama_state_seq_get_data(self._context, pointer, cells.size, sequence_id)]
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget the tokens of a sequence from position `length` on."""
+        """Delete the tokens of a sequence from position `length` onwards."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, length, -1)
         if self._has_window:
             llama_cpp.llama_memory_seq_rm(self._memory, self._second(sequence_id), length, -1)

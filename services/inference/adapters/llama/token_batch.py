@@ -1,4 +1,4 @@
-"""A llama_batch over arrays of our own."""
+"""A llama_batch over preallocated arrays."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from services.inference.core.scheduling.batch import Slice
 
 
 class TokenBatch:
-    """A llama_batch over arrays of our own, filled without a call per token.
+    """A llama_batch over preallocated arrays, which is filled without a call per token.
 
-    With `dimensions` it takes embeddings of images instead of tokens; it skips slices of the other kind.
+    With `dimensions`, the batch holds image embeddings instead of tokens. It skips slices of the other kind.
     """
 
     def __init__(self, capacity: int, dimensions: int = 0) -> None:
@@ -41,7 +41,7 @@ class TokenBatch:
         )
 
     def fill(self, slices: Sequence[Slice]) -> int:
-        """Write the slices into the batch and return the number of wanted rows of logits."""
+        """Write the slices into the batch and return the number of requested rows of logits."""
         start = rows = 0
         for part in slices:
             if (part.embeddings is not None) != self._has_embeddings:

@@ -1,4 +1,4 @@
-"""A model's tokens: text to tokens and back."""
+"""Converts text to a model's tokens and back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
 _HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
-_MAX_ADDED_TOKENS = 8  # special tokens that a tokenizer adds to a text
-# llama.cpp's time for a text grows with the square of the number of its markers.
+_MAX_ADDED_TOKENS = 8  # maximum number of special tokens that a tokenizer adds to a text
+# The time that llama.cpp needs for a text grows with the square of the number of markers.
 _MARKERS_AT_ONCE = 32
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -27,7 +27,7 @@ _MARKED = _CONTROL | _USER_DEFINED
 
 
 class LlamaTokenizer:
-    """Text to a model's tokens and back; callable from any thread."""
+    """Converts text to a model's tokens and back; callable from any thread."""
 
     def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
         self.vocab = vocab
@@ -38,7 +38,7 @@ class LlamaTokenizer:
 
     @cached_property
     def longest_token_bytes(self) -> int:
-        """Maximum bytes of text in one token, including an unknown word."""
+        """The maximum number of bytes of text in one token, including an unknown word."""
         return max(_UNKNOWN_WORD_BYTES, *(len(self.render(token, with_special=True)) for token in range(self.size)))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -61,9 +61,9 @@ class LlamaTokenizer:
         return list(tokens[:count])
 
     def _cut(self, text: str, *, adds_special: bool, parses_special: bool) -> list[str]:
-        """Cut a text into parts with few markers each; together they give the tokens of the whole text.
+        """Cut a text into parts with few markers each, whose tokens together are the tokens of the whole text.
 
-        Each part begins with a marker, because no token crosses the beginning of a marker.
+        Each part except the first begins with a marker, because no token crosses the start of a marker.
         """
         if not self._may_cut or (adds_special and llama_cpp.llama_vocab_get_add_eos(self.vocab)):
             return [text]
@@ -75,9 +75,9 @@ class LlamaTokenizer:
 
     @cache  # noqa: B019 - a tokenizer lives as long as its model
     def _markers(self, *, parses_special: bool) -> re.Pattern[str] | None:
-        """Return a pattern of the texts with tokens of their own; None without such texts.
+        """Return a pattern that matches the texts of special tokens, or None if there are no such texts.
 
-        Also None if any such token includes the space before it: then a text must not be cut.
+        Also returns None if any special token includes the space before it, because the text must then not be cut.
         """
         if self.texts_with(llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP):
             return None
@@ -86,7 +86,7 @@ class LlamaTokenizer:
         return re.compile("|".join(map(re.escape, texts))) if texts else None
 
     def texts_with(self, attributes: int, *, without: int = 0) -> tuple[str, ...]:
-        """Return the texts of the tokens with any of `attributes` and none of `without`."""
+        """Return the texts of the tokens that have any of `attributes` and none of the attributes in `without`."""
         texts = []
         for token in range(self.size):
             token_attributes = llama_cpp.llama_vocab_get_attr(self.vocab, token)
@@ -95,7 +95,7 @@ class LlamaTokenizer:
         return tuple(text for text in texts if text)
 
     def detokenize(self, tokens: Sequence[int], *, with_special: bool) -> bytes:
-        """Return the bytes of tokens; ids outside the vocabulary have none."""
+        """Return the bytes of the tokens. Ids outside the vocabulary are skipped."""
         valid = (token for token in tokens if 0 <= token < self.size)
         return b"".join(self.render(token, with_special=with_special) for token in valid)
 
@@ -105,7 +105,7 @@ class LlamaTokenizer:
         return self.render(token, with_special=True), is_control, bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
 
     def render(self, token: int, *, with_special: bool) -> bytes:
-        """Return the bytes of a token; `with_special` writes control tokens out."""
+        """Return the bytes of a token. With `with_special`, a control token is written as its text."""
         size = _PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -116,9 +116,9 @@ class LlamaTokenizer:
 
 
 def common_tokens(model: LlamaTokenizer, draft: LlamaTokenizer) -> int:
-    """Return the number of common tokens of a model and a draft model, the size of the smaller vocabulary.
+    """Return the number of tokens that a model and its draft model share: the size of the smaller vocabulary.
 
-    Raises InvalidRequest for a token with other bytes or another role in the draft model.
+    Raises InvalidRequest if a token has other bytes or another role in the draft model.
     """
     size = min(model.size, draft.size)
     for token in range(size):
@@ -134,7 +134,7 @@ def _described(traits: tuple[bytes, bool, bool]) -> str:
 
 
 class LlamaVocabulary:
-    """The model's tokens, read once."""
+    """The model's vocabulary, read once."""
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
         vocab = tokenizer.vocab
@@ -145,11 +145,11 @@ class LlamaVocabulary:
         self._pieces = [tokenizer.render(token, with_special=token in meant) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token; empty for control tokens, except those that mark parts of an answer."""
+        """Return the bytes of a token, or no bytes for a control token that does not mark a part of an answer."""
         return self._pieces[token]
 
 
 def _meant_control_tokens(tokenizer: LlamaTokenizer) -> set[int]:
-    """Return the control tokens whose text the parser of answers needs."""
+    """Return the control tokens whose text the answer parser needs."""
     tokenized = (tokenizer.tokenize(text, add_special=False, parse_special=True) for text in MEANT_CONTROL_TEXTS)
     return {tokens[0] for tokens in tokenized if len(tokens) == 1}

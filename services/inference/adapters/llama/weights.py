@@ -1,4 +1,4 @@
-"""Loads llama.cpp models, reads their metadata, and forwards llama.cpp's log messages."""
+"""Loads llama.cpp models, reads their metadata, and logs llama.cpp's messages."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ from services.inference.adapters.openmp import release_threads
 
 log = get_logger(__name__)
 
-# In batches of at least so many tokens, llama.cpp's flash attention for CPUs computes tiles. A long text is slower in
-# smaller batches. Several texts are slower in tiles, since each token visits the cells of all texts in its tile.
+# In batches of at least this many tokens, llama.cpp's flash attention for CPUs computes tiles. A long text is slower in
+# smaller batches. Several texts are slower in tiles, because each token visits the cells of all texts in its tile.
 TILE_TOKENS = 64
 _VALUE_BYTES = 256
 _GGML_LOG_LEVEL_WARN = 3
-# Linux on x86-64: the number of arch_prctl, its request for a part of the processor's state, and that of AMX's tiles.
+# For Linux on x86-64: the number of the system call arch_prctl, its request for permission to use a processor feature,
+# and the feature number of AMX tile data.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def forward_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
-    """Forward one message of llama.cpp to our log."""
+    """Log a message from llama.cpp unless its level is below warning."""
     if level >= _GGML_LOG_LEVEL_WARN and (message := text.decode("utf-8", "replace").strip(" .\n")):
         log.debug("llama.cpp", message=message)
 
 
 def forward_logs() -> None:
-    """Forward the messages of llama.cpp to our log instead of stderr."""
+    """Send llama.cpp's messages to the service's log instead of stderr."""
     llama_cpp.llama_log_set(forward_log, ctypes.c_void_p(0))
 
 
 def uses_amx() -> bool:
-    """Return whether llama.cpp multiplies weights by AMX: the build has it, and the kernel grants it."""
+    """Return whether llama.cpp multiplies weights with AMX, which the build must contain and the kernel must permit."""
     if b"AMX_INT8 = 1" not in llama_cpp.llama_print_system_info():
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_cpp.llama_model_p:
-    """Load a GGUF file; raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not support the model."""
+    """Load a GGUF file. Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not support the model."""
     forward_logs()
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     params.use_extra_bufts = use_extra_bufts
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    release_threads()  # otherwise the repacking threads make the threads of all models spin briefly
+    release_threads()  # otherwise, the repacking threads make the threads of all models spin briefly
     if not model:
         raise PreconditionFailed(
             f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",
@@ -60,7 +61,7 @@ def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_c
 
 
 def read_metadata(model: llama_cpp.llama_model_p, key: str) -> str:
-    """Return a metadata value of a model's file as text; empty without the key."""
+    """Return a metadata value of a model's file as text, or an empty string if the key is missing."""
     buffer = ctypes.create_string_buffer(_VALUE_BYTES)
     length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, _VALUE_BYTES)
     if length < 0:

@@ -1,1 +1,1 @@
-"""The files and the language that prompts are made with, and the files that keep their cells."""
+"""Implements prompt templates, image encoding, and the files that hold shared prompts and cached cells."""

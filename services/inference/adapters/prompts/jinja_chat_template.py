@@ -1,4 +1,4 @@
-"""ChatTemplate over the model's own jinja template; model files are untrusted, so it runs in a sandbox."""
+"""ChatTemplate over the model's jinja template, which runs in a sandbox because model files are untrusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _to_json(value: Any, **_options: Any) -> str:
 
 
 class JinjaChatTemplate:
-    """A compiled template; raises PreconditionFailed (CONFIG_NO_ENGINE) if it does not compile."""
+    """A compiled chat template. Raises PreconditionFailed (CONFIG_NO_ENGINE) if it does not compile."""
 
     def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
         if not source:
@@ -48,7 +48,7 @@ class JinjaChatTemplate:
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, thinks: bool | None = None
     ) -> str:
-        """Render a conversation up to the assistant's turn."""
+        """Render a conversation up to the start of the assistant's turn."""
         variables: dict[str, Any] = dict(self._tokens)
         if thinks is not None:
             variables |= {"enable_thinking": thinks, "thinking": thinks}

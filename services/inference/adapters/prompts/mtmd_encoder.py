@@ -1,4 +1,4 @@
-"""ImageEncoder over llama.cpp's multimodal library; the library gets pixels and never parses image files."""
+"""ImageEncoder over llama.cpp's multimodal library, which receives pixels and never parses image files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ADVICE = "use another projector, or leave PROJECTOR_PATH empty"
 
 
 class MtmdEncoder:
-    """The image encoder in a projector file, for a loaded model; close it before the model is freed.
+    """The image encoder in a projector file, for a loaded model. Close it before the model is freed.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) for a file that is not the model's projector, and for a projector whose
-    images need another kind of decoding.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is not the model's projector, or if the projector's images
+    need another kind of decoding.
     """
 
     def __init__(self, path: Path, model: llama_cpp.llama_model_p, *, threads: int, uses_gpu: bool) -> None:
@@ -42,7 +42,7 @@ class MtmdEncoder:
             raise _refusal(path, problem)
 
     def _problem(self) -> str:
-        """Return why the projector is unusable; empty if it is usable."""
+        """Return the reason that the projector is unusable, or an empty string if it is usable."""
         if not self._library.mtmd_support_vision(self._context):
             return "encodes no images"
         if self._library.mtmd_decode_use_mrope(self._context):
@@ -52,7 +52,7 @@ class MtmdEncoder:
         return ""
 
     def encode(self, image: DecodedImage, *, only_counts: bool = False) -> tuple[ImagePiece, ...]:
-        """Return the pieces of an image; raises Internal (INFERENCE_ENGINE_ERROR) if the library fails."""
+        """Return the pieces of an image. Raises Internal (INFERENCE_ENGINE_ERROR) if the library fails."""
         with self._chunks_of(image) as chunks:
             count = self._library.mtmd_input_chunks_size(chunks)
             parts = (self._library.mtmd_input_chunks_get(chunks, index) for index in range(count))
@@ -89,7 +89,7 @@ class MtmdEncoder:
 
     def _embeddings(self, chunk: Any, positions: int) -> Embeddings:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
-        release_threads()  # otherwise their number makes the threads of the model spin briefly
+        release_threads()  # otherwise, this thread's pool makes the threads of the model spin briefly
         if code:
             raise _failure(f"an image of {positions} positions could not be encoded ({code})")
         output = self._library.mtmd_get_output_embd(self._context)
@@ -104,7 +104,7 @@ class MtmdEncoder:
 
 
 def _load_library() -> Any:
-    """Import the binding and thereby load the library; forward its messages to our log."""
+    """Load the library by importing its binding, and send its messages to the service's log."""
     try:
         from llama_cpp import mtmd_cpp  # noqa: PLC0415 - a build without the library can serve text
     except (ImportError, OSError, RuntimeError) as error:

@@ -1,8 +1,8 @@
-"""PrefixStore over a folder with a file per block; services on several machines may share the folder.
+"""PrefixStore over a folder with one file per block. Services on several machines may share the folder.
 
-A file begins with a digest of its name and its cells, so a torn, damaged or renamed file is detected and deleted. The
-modification time of a file is the time of its last use. A service counts the files again after it has written enough,
-and deletes the least recently used files beyond its bound; another service may delete the same files meanwhile.
+A file begins with a digest of its name and its cells, so that a torn, damaged or renamed file is detected and deleted.
+The modification time of a file is the time of its last use. After a service has written enough, it counts the files
+again and deletes the least recently used files beyond its bound. Another service may delete the same files meanwhile.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pagantic_common.storage.whole_file import write_parts
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.core.scheduling.operations import Cells
 
-_MAGIC = b"pagkv\0\0\1"  # the last byte is the version of this form
+_MAGIC = b"pagkv\0\0\1"  # the last byte is the format version
 _DIGEST_BYTES = 32
 _HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
 _SUFFIX = ".cells"
 _NEW = ".new-"
-_STRAY_NS = 60 * 10**9  # an older unfinished file was left behind
+_STRAY_NS = 60 * 10**9  # an unfinished file older than this was left behind
 _LOG_AGAIN_S = 60.0
-_ROOM = 16  # 1/16 of the bound is freed by deletions, and written before files are counted again
+_ROOM = 16  # deletions free 1/16 of the bound, and the files are counted again after 1/16 was written
 
 log = get_logger(__name__)
 
@@ -42,15 +42,15 @@ class _File:
 
 
 class PrefixFolder:
-    """Blocks of KV cells as files of a folder, with at most `max_bytes` in total.
+    """Stores blocks of KV cells as files in a folder, with at most `max_bytes` in total.
 
-    Raises PreconditionFailed (CONFIG_INVALID) for a folder that cannot be created or written.
+    Raises PreconditionFailed (CONFIG_INVALID) if the folder cannot be created or written.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._written_bytes = 0  # since the files were counted
+        self._written_bytes = 0  # counted since the last count of files
         self._logged_s = -_LOG_AGAIN_S
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class PrefixFolder:
             ) from None
 
     def read(self, name: str, max_bytes: int) -> Cells | None:
-        """Return a block as written; None if it is missing or larger than `max_bytes`."""
+        """Return a block as it was written, or None if it is missing or larger than `max_bytes`."""
         path = self._path(name)
         try:
             cells = _read(path, name, _HEADER_BYTES + max_bytes)
@@ -71,7 +71,7 @@ class PrefixFolder:
                 path.unlink()
                 log.warning("a stored block was damaged, and is deleted")
             else:
-                with suppress(FileNotFoundError):  # deleted meanwhile
+                with suppress(FileNotFoundError):  # the file was deleted meanwhile
                     os.utime(path)
         except FileNotFoundError:
             return None
@@ -81,7 +81,7 @@ class PrefixFolder:
         return cells
 
     def write(self, name: str, cells: Cells) -> bool:
-        """Store a block; False if that fails."""
+        """Store a block, and return False if storing fails."""
         size = _HEADER_BYTES + cells.size
         if size > self._max_bytes:
             return False
@@ -90,7 +90,7 @@ class PrefixFolder:
             if is_full or self._written_bytes > self._max_bytes // _ROOM:
                 self._counted_bytes = self._make_room(size)
                 self._written_bytes = 0
-            if self._counted_bytes + size > self._max_bytes:  # other files cannot be deleted
+            if self._counted_bytes + size > self._max_bytes:  # the other files cannot be deleted
                 return False
             write_parts(self._path(name), [_header(name, cells), memoryview(cells.data)], prefix=_NEW)
         except OSError as error:
@@ -100,7 +100,7 @@ class PrefixFolder:
         return True
 
     def touch(self, name: str) -> bool:
-        """Note the use of a block; False if it is missing."""
+        """Record the use of a block, and return False if the block is missing."""
         try:
             os.utime(self._path(name))
         except FileNotFoundError:
@@ -114,9 +114,9 @@ class PrefixFolder:
         return self._folder / f"{name}{_SUFFIX}"
 
     def _make_room(self, size: int) -> int:
-        """Make room for `size` more bytes by deleting the least recently used files; return the bytes of the rest.
+        """Delete the least recently used files to make room for `size` bytes; return the bytes of the remaining files.
 
-        No file is deleted if all fit.
+        Deletes no file if all files and the `size` bytes fit.
         """
         files = sorted(self._files(), key=lambda file: file.used_ns)
         total = sum(file.size for file in files)
@@ -129,7 +129,7 @@ class PrefixFolder:
         return total
 
     def _files(self) -> list[_File]:
-        """Return the files of blocks; deletes unfinished files of dead writers."""
+        """Return the files of blocks. Also deletes unfinished files of writers that have died."""
         with os.scandir(self._folder) as entries:
             files = [file for entry in entries if (file := _file_of(entry)) is not None]
         for file in files:
@@ -146,7 +146,7 @@ class PrefixFolder:
 
 
 def _read(path: Path, name: str, max_bytes: int) -> Cells | None:
-    """Return the cells in a file; None if the file is damaged or larger than `max_bytes`."""
+    """Return the cells in a file, or None if the file is damaged or its cells exceed `max_bytes`."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
@@ -166,7 +166,7 @@ def _header(name: str, cells: Cells) -> bytes:
 
 
 def _file_of(entry: os.DirEntry[str]) -> _File | None:
-    """Return the time, size and path of a file; None for other entries, and for files deleted meanwhile."""
+    """Return the time, size and path of a file, or None if the entry is not a file or was deleted meanwhile."""
     try:
         if not entry.is_file(follow_symlinks=False):
             return None
@@ -177,7 +177,7 @@ def _file_of(entry: os.DirEntry[str]) -> _File | None:
 
 
 def _delete(path: Path) -> bool:
-    """Delete a file and return whether it is gone; a failure must not keep other files from deletion."""
+    """Delete a file and return whether it is gone. A failure is not raised, so other files can still be deleted."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

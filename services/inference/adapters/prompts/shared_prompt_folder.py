@@ -1,4 +1,4 @@
-"""The shared prompts of the operator: `<name>.txt` and `<name>.md` in a folder."""
+"""The operator's shared prompts: the files `<name>.txt` and `<name>.md` in a folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_PROMPT_BYTES = 256 * 1024
 
 
 def read_shared_prompts(folder: str) -> list[str]:
-    """Return the texts of a folder, without trailing white space; empty for an empty name.
+    """Return the texts in a folder without trailing white space, or an empty list if `folder` is empty.
 
-    Raises InvalidRequest for an unreadable folder or file.
+    Raises InvalidRequest if the folder or a file cannot be read.
     """
     if not folder:
         return []

@@ -1,4 +1,4 @@
-"""The parts of an engine's responses that this service reads. A missing or null field has its default."""
+"""The parts of an engine's responses that this service reads. A missing or null field gets its default."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from services.inference.core.remote.answers import CallPiece, ChoicePiece, Chunk
 
 UNKNOWN_TOKEN = -1
 MAX_COUNT = 2**31 - 1
-MIN_LOGPROB = -9999.0  # the API's value for a probability of 0
+MIN_LOGPROB = -9999.0  # the value that the API reports for a probability of 0
 
 ValueT = TypeVar("ValueT")
 
 
 def _text(value: Any) -> Any:
-    """Replace lone surrogates in a text, which no protocol can carry."""
+    """Replace the lone surrogates in a text, because no protocol can carry them."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -65,7 +65,7 @@ class _Alternative(_Form):
 
 
 class _Logprobs(_Form):
-    """Log-probabilities: of a chat in `content`, of raw text in the other fields."""
+    """Log-probabilities. A chat has them in `content`, and raw text has them in the other fields."""
 
     content: Several[_Alternative] = []
     tokens: Several[Text] = []
@@ -119,18 +119,18 @@ class _EmbeddingsForm(_Form):
 
 
 def chunk_of(data: object) -> Chunk:
-    """Parse a chunk of a stream; raises pydantic's ValidationError for invalid data."""
+    """Parse a chunk of a stream. Raises pydantic's ValidationError if the data is invalid."""
     form = _ChunkForm.model_validate(data, strict=False)
     return Chunk(tuple(_choice(choice) for choice in form.choices), _counts(form.usage))
 
 
 def embeddings_of(data: object) -> tuple[Vectors, int]:
-    """Parse the vectors of a response, in order, and its token count; raises ValueError for invalid data."""
+    """Parse a response's vectors, in order, and its token count. Raises ValueError if the data is invalid."""
     form = _EmbeddingsForm.model_validate(data)
     rows = sorted(form.data, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(len(rows))):
         raise ValueError("the vectors are not numbered from 0")
-    # A component that is too large becomes infinite, and is refused below.
+    # A component that is too large becomes infinite, and the check below rejects it.
     with np.errstate(over="ignore"):
         vectors = np.array([row.embedding for row in rows], dtype=np.float32)
     if vectors.ndim != 2 or not np.isfinite(vectors).all():  # noqa: PLR2004 - rows and components

@@ -1,4 +1,4 @@
-"""RemoteEngine over OpenAI's HTTP API, as vLLM, SGLang, llama-server, Ollama, hosted services and pagantic serve it."""
+"""RemoteEngine over OpenAI's HTTP API, which vLLM, SGLang, llama-server, Ollama, hosted services and pagantic serve."""
 
 from __future__ import annotations
 
@@ -42,16 +42,19 @@ _CONTEXT = re.compile(r"context.?(length|size|window)|maximum context|max_model_
 _CONSTRAINT = re.compile(r"response_format|json.?schema|grammar|guided", re.IGNORECASE)
 _ENGINES_FAULT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY)
 _SETTINGS = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-# At lower levels these log every request, and the log must contain no prompts.
+# At lower levels, these libraries log every request, but the log must not contain prompts.
 for _name in ("openai", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
-# Expected failures: of the library, of the connection, and invalid responses.
+# The expected failures are errors of the library, errors of the connection, and invalid responses.
 _FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError)
 
 
 def error_of(error: Exception, engine: str, key_name: str) -> PaganticError:
-    """Translate an error into our taxonomy; `engine` names the engine, `key_name` the source of its key."""
+    """Return the PaganticError that corresponds to an error of the library.
+
+    `engine` names the engine, and `key_name` names the source of its key.
+    """
     if isinstance(error, APIStatusError):
         return _of_status(error, engine, key_name)
     if isinstance(error, APIConnectionError):
@@ -92,7 +95,7 @@ def _of_status(error: APIStatusError, engine: str, key_name: str) -> PaganticErr
 
 
 def _of_event(error: APIError, engine: str) -> PaganticError:
-    """Return the error for an error event in a stream."""
+    """Return the PaganticError for an error event in a stream."""
     reason = _reason_of(error)
     if _CONTEXT.search(reason) or str(error.code) == str(HTTPStatus.BAD_REQUEST.value):
         return _refused(error, engine)
@@ -120,7 +123,7 @@ def _malformed(engine: str, reason: str) -> Internal:
 
 
 def _words_of(error: APIConnectionError) -> str:
-    """Return the reason of a failed connection, from the cause that the library attaches."""
+    """Return a description of a failed connection, based on the cause that the library attaches."""
     if isinstance(error, APITimeoutError):
         return "it does not answer in time"
     cause = error.__cause__
@@ -132,7 +135,7 @@ def _words_of(error: APIConnectionError) -> str:
 
 
 def _reason_of(error: APIError) -> str:
-    """Return the engine's own message. It may quote the request, which the caller wrote."""
+    """Return the engine's own message, which may quote the caller's request."""
     words = error.message
     if isinstance(error.body, Mapping) and isinstance(error.body.get("message"), str):
         words = error.body["message"]
@@ -144,7 +147,10 @@ def _printable(text: str) -> str:
 
 
 def _retry_after_s(headers: httpx2.Headers) -> float:
-    """Return the seconds of Retry-After, which is a number or a date (RFC 9110), at least 0.1 and at most an hour."""
+    """Return the seconds of Retry-After, limited to between 0.1 s and one hour.
+
+    The header is a number or a date (RFC 9110).
+    """
     text = headers.get("retry-after", "")
     try:
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
@@ -158,7 +164,7 @@ def _retry_after_s(headers: httpx2.Headers) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of an engine, and its key; an empty key is no key. `key_name` describes the source of the key."""
+    """The address and key of an engine. An empty key means no key. `key_name` describes the source of the key."""
 
     alias: str
     url: str
@@ -168,7 +174,7 @@ class Endpoint:
 
 
 class OpenAiEngine:
-    """The engine at one address. It never repeats a request; callers decide that."""
+    """The engine at one address. It never repeats a request; callers decide whether to repeat it."""
 
     def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
         self._name = f"the engine of model {endpoint.alias!r}"
@@ -198,7 +204,7 @@ class OpenAiEngine:
             raise error_of(error, self._name, self._key_name) from None
 
     async def embed(self, request: RemoteRequest) -> tuple[Vectors, int]:
-        """Return a vector per text, in order, of any length, and the tokens of all texts."""
+        """Return one vector of any length per text, in order, and the number of tokens in all texts."""
         try:
             data = await self._client.post(request.path, body=request.body, cast_to=cast("type[Any]", object))
             return embeddings_of(data)

@@ -1,4 +1,4 @@
-"""Connections to an engine: the sent headers, and the bounds of a response."""
+"""Controls which headers are sent to an engine, and limits its responses."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 import httpx2
 
-# An event of a stream becomes a gRPC message, which has at most 4 MiB.
+# An event of a stream becomes a gRPC message, whose limit is 4 MiB.
 MAX_EVENT_BYTES = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
 WRITE_TIMEOUT_S = 30.0
-# The library adds headers about this machine, and headers from the environment for other services.
+# The library adds headers about this machine, and headers that the environment sets for other services.
 _SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
 
 
 class AnswerRefused(httpx2.StreamError):
-    """The response has an unsupported form, or is too large."""
+    """Raised if a response has an unsupported form or is too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The bounds of the connections to one engine."""
+    """The limits for connections to one engine."""
 
     max_connections: int
     connect_timeout_s: float
@@ -33,12 +33,12 @@ class ConnectionLimits:
 def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.AsyncClient:
     """Return a client that follows no redirects and reads no proxy from the environment.
 
-    An empty `key` is no key. `ca_file` has the authorities of the engine's certificate; empty is the authorities of the
-    system. Raises OSError for an unreadable file.
+    An empty `key` means no key. `ca_file` contains the authorities that may certify the engine; an empty `ca_file`
+    selects the authorities of the system. Raises OSError if the file cannot be read.
     """
     return httpx2.AsyncClient(
         transport=BoundedTransport(limits, key, ca_file),
-        # A compressed response could be larger than its counted bytes.
+        # The decompressed size of a response could exceed the bytes that are counted.
         headers={"accept-encoding": "identity"},
         follow_redirects=False,
         trust_env=False,
@@ -51,7 +51,7 @@ def is_event_stream(headers: httpx2.Headers) -> bool:
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Sends the key and no other header about the sender; bounds the bytes of each response."""
+    """Sends the key but no other header about the sender, and limits the bytes of each response."""
 
     def __init__(self, limits: ConnectionLimits, key: str, ca_file: str) -> None:
         self._inner = httpx2.AsyncHTTPTransport(
@@ -64,7 +64,11 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             self._own_headers["authorization"] = f"Bearer {key}"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; raises AnswerRefused for a compressed response, and during reads of a too large response."""
+        """Send a request and return its response.
+
+        Raises AnswerRefused if the response is compressed. Reading a response that is too large also raises
+        AnswerRefused.
+        """
         sent = {name: value for name, value in request.headers.items() if name in _SENT_HEADERS}
         request.headers = httpx2.Headers({**sent, **self._own_headers})
         response = await self._inner.handle_async_request(request)

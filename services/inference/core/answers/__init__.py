@@ -1,1 +1,1 @@
-"""Reads answers: content, reasoning and tool calls."""
+"""Parses answers into content, reasoning and tool calls."""

@@ -1,21 +1,21 @@
 """Separates reasoning, content and tool calls while a candidate's text arrives. Knows neither tokens nor schemas.
 
-Theory of operation. The parser is a set of rules written as generators: each reads the current character and pauses
-until the next character arrives. So a rule reads like its grammar, and the work is linear in the text. Text that may
-become markup or a tool call is held back. The parser drops it if it is markup, and shows it as content if it can be
-neither. It shows a call as soon as it has read the name of an offered tool and the opening of the arguments; from then
-on it shows the arguments character by character.
+Theory of operation. The parser is a set of rules written as generators. Each rule reads the current character and
+pauses until the next character arrives. A rule therefore reads like its grammar, and the work is linear in the text.
+Text that may become markup or a tool call is held back. If the text is markup, the parser drops it. If it can be
+neither markup nor a call, the parser shows it as content. The parser shows a call as soon as it has read the name of an
+offered tool and the opening of the arguments. From then on, it shows the arguments character by character.
 
-At the beginning, and after a call, the openings of all formats count, because small models answer in bare or fenced
-JSON whatever their template asks for. In the middle of text only the openings of the model's own format count, because
-a text may quote JSON.
+At the beginning, and after a call, the parser recognizes the openings of all formats, because small models answer in
+bare or fenced JSON regardless of their template. In the middle of text, it recognizes only the openings of the model's
+own format, because a text may quote JSON.
 
 Invariants:
-    1. The joined pieces do not depend on the cuts of the fed text.
-    2. Without a call and without reasoning markers the content is the text, character by character.
-    3. A shown piece is never taken back.
+    1. The joined pieces do not depend on how the fed text is split.
+    2. Without a call and without reasoning markers, the content is the text, character by character.
+    3. A shown piece is never retracted.
     4. The shown arguments of a call equal its arguments in `calls`: a JSON object, as the model wrote it.
-    5. Every call names an offered tool; text with any other name is content.
+    5. Every call names an offered tool. Text with any other name is content.
 
 The parser drops white space around reasoning, between calls, and between reasoning and content.
 """
@@ -35,29 +35,30 @@ _CALL_SEPARATORS = (",", ";")
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form of the answers of one request: the arguments of their parsers."""
+    """The form of the answers to one request, which determines the arguments of their parsers."""
 
     dialect: Dialect
     tool_names: tuple[str, ...] = ()
     is_enforced: bool = False
 
     def under_constraint(self) -> AnswerForm:
-        """Return the form under a caller's constraint: no text is a call, and only reasoning is markup."""
+        """Return the form under a caller's constraint. No text is a call, and only reasoning is markup."""
         if self.dialect.may_reason:
             return AnswerForm(self.dialect)
         return AnswerForm(VERBATIM)
 
 
 class AnswerParser:
-    """Parses the answer of one candidate; make a new one for each.
+    """Parses the answer of one candidate. Each candidate needs a new parser.
 
     The fed text must include the texts in `dialect.MEANT_CONTROL_TEXTS`, even if they are control tokens of the model.
 
     Args:
         dialect: The model's dialect after the prompt (`Dialect.after`).
-        names: The tools that the model may call; without tools no text is a call.
-        is_enforced: The decoder enforces one call, an object with name and arguments: no text is content or reasoning.
-        new_call_id: Makes the id of the next call.
+        names: The tools that the model may call. Without tools, no text is a call.
+        is_enforced: Whether the decoder enforces a single call, an object with a name and arguments. If so, no text is
+            content or reasoning.
+        new_call_id: Returns the id of the next call.
     """
 
     def __init__(
@@ -73,28 +74,28 @@ class AnswerParser:
             self._reading = self._answer()
 
     def feed(self, text: str) -> list[Piece]:
-        """Take the next text and return the pieces that are certain now, in order."""
+        """Read the next text and return the pieces that are now certain, in order."""
         for char in text:
             self._text.char = char
             next(self._reading, None)
         return self._text.take_shown()
 
     def finish(self) -> list[Piece]:
-        """Return the last pieces at the end of the output; feed nothing afterwards."""
+        """Return the last pieces at the end of the output. Nothing may be fed afterwards."""
         self._text.char = ""
         next(self._reading, None)
         return self._text.take_shown()
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls of the turn, in order; complete after `finish`."""
+        """The calls of the turn, in order. The calls are complete after `finish`."""
         return tuple(self._call.calls)
 
     @property
     def is_broken(self) -> bool:
         """Whether a shown or enforced call is incomplete or not JSON.
 
-        Nothing after such a call is shown. Valid after `finish`.
+        Nothing after such a call is shown. The value is valid after `finish`.
         """
         return self._call.is_broken
 
@@ -123,7 +124,7 @@ class AnswerParser:
 
     @property
     def _openings(self) -> tuple[str, ...]:
-        """The openings of a block at the beginning of the answer."""
+        """The markers that may open a block at the beginning of the answer."""
         openings: tuple[str, ...] = ()
         if self._dialect.reasoning:
             openings = self._dialect.reasoning[:1]
@@ -132,7 +133,7 @@ class AnswerParser:
         return openings
 
     def _reasoning(self, end: str) -> Reading[None]:
-        """Show reasoning up to its closing marker, without the white space around it."""
+        """Show reasoning up to its closing marker, without the surrounding white space."""
         text = self._text
         yield from text.spaces()
         text.drop()
@@ -149,13 +150,13 @@ class AnswerParser:
         text.drop()
 
     def _blocks(self, openings: Sequence[str]) -> Reading[None]:
-        """Read calls and reasoning up to other text; the first block begins with one of `openings`.
+        """Read calls and reasoning up to other text. The first block begins with one of `openings`.
 
-        Text that is held at the end is content.
+        Text that is still held at the end is content.
         """
         text = self._text
         ends: list[str] = []
-        is_after_call = False  # before the first call, held markup may turn out to be content
+        is_after_call = False  # held markup before the first call may turn out to be content
         yield from text.spaces()
         while marker := (yield from text.marker(openings)):
             if is_after_call and marker in ends:
@@ -178,14 +179,14 @@ class AnswerParser:
             text.drop()
 
     def _reasoning_end(self, marker: str) -> str:
-        """Return the closing marker of reasoning if `marker` opens reasoning, else an empty text."""
+        """Return the closing marker of reasoning if `marker` opens reasoning, or an empty string otherwise."""
         reasoning = self._dialect.reasoning
         if reasoning is None or marker != reasoning[0]:
             return ""
         return reasoning[1]
 
     def _is_left_over(self, ends: Sequence[str]) -> bool:
-        """Return whether only separators, or the beginning of a block's end, follow the last call."""
+        """Return whether only separators or the beginning of a block's end follow the last call."""
         if self._text.char:
             return False
         rest = self._text.held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))
@@ -196,7 +197,7 @@ class AnswerParser:
 
 
 def _add_end(ends: list[str], marker: str) -> None:
-    """Add the end of the block that `marker` opens to the possible ends."""
+    """Add the end of the block that `marker` opens to `ends`."""
     end = ENDS_OF_BLOCKS.get(marker)
     if end and end not in ends:
         ends.append(end)

@@ -1,4 +1,4 @@
-"""The text of an answer while it arrives: held back, or shown as content, reasoning or calls. Knows no call format."""
+"""The text of an answer as it arrives: held back, or shown as content, reasoning or calls. Knows no call format."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Reading = Generator[None, None, T]
 
 
 class JsonScan:
-    """Follows one value by string, escape and depth, with constant work per character.
+    """Follows a JSON value by tracking strings, escapes and depth, with constant work per character.
 
-    It counts brackets without pairing them; a JSON parser checks the text afterwards.
+    The scan counts brackets without pairing them; a JSON parser checks the text afterwards.
     """
 
     __slots__ = ("_depth", "_is_escaped", "_is_in_string", "is_complete")
@@ -31,9 +31,10 @@ class JsonScan:
         self.is_complete = False
 
     def take(self, char: str) -> bool:
-        """Take the next character and return whether it belongs to the value; False once the value is complete.
+        """Read the next character and return whether it belongs to the value. Returns False once the value is complete.
 
-        A string, an object or an array is complete with its last character, any other value with the next character.
+        A string, an object or an array is complete with its last character. Any other value is complete when the next
+        character arrives.
         """
         if self.is_complete:
             return False
@@ -63,7 +64,7 @@ class JsonScan:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next part of an answer: content, reasoning, or a part of a tool call."""
+    """The next piece of an answer: content, reasoning, or a part of a tool call."""
 
     content: str = ""
     reasoning: str = ""
@@ -74,10 +75,11 @@ Kind = Literal["content", "reasoning"] | ToolCallDelta
 
 
 class AnswerText:
-    """Arriving characters; `char` is the current one, and empty at the end of the output.
+    """The arriving characters of an answer.
 
-    A rule reads `char` and moves past it with `hold` while its kind is undecided, or with `pass_shown`. `release` shows
-    the held text; `drop` forgets held markup.
+    `char` is the current character, or an empty string at the end of the output. A rule reads `char`. It then moves
+    past the character with `hold` while its kind is undecided, or with `pass_shown`. `release` shows the held text, and
+    `drop` discards held markup.
     """
 
     def __init__(self) -> None:
@@ -87,7 +89,7 @@ class AnswerText:
 
     @property
     def held(self) -> str:
-        """The held text, neither shown nor dropped yet."""
+        """The held text, which is neither shown nor dropped yet."""
         return "".join(self._held)
 
     def hold(self) -> Reading[None]:
@@ -101,7 +103,7 @@ class AnswerText:
         yield
 
     def show(self, kind: Kind, text: str) -> None:
-        """Show a text while nothing is held; neighbours with the same kind object become one piece."""
+        """Show a text while nothing is held. Consecutive texts with the same kind object become one piece."""
         if self._shown and self._shown[-1][0] is kind:
             self._shown[-1][1].append(text)
         else:
@@ -114,7 +116,7 @@ class AnswerText:
             self._held.clear()
 
     def drop(self) -> None:
-        """Forget the held text."""
+        """Discard the held text."""
         self._held.clear()
 
     def pass_rest(self) -> Reading[None]:
@@ -128,10 +130,10 @@ class AnswerText:
             yield from self.hold()
 
     def marker(self, markers: Iterable[str]) -> Reading[str]:
-        """Hold the longest of `markers` at this position and return it; empty without a marker.
+        """Hold the longest of `markers` at this position and return it, or an empty string if there is no marker.
 
-        A partial marker is held too. No other marker can begin inside it, because the first character of a marker does
-        not occur in it again, except in a fence.
+        A partial marker is also held. No other marker can begin inside a marker, because the first character of a
+        marker does not occur in it again, except in a fence.
         """
         read, candidates = "", list(markers)
         while self.char:
@@ -147,7 +149,7 @@ class AnswerText:
         return read
 
     def value(self) -> Reading[str]:
-        """Hold a JSON value and return its text; the end of the output cuts it."""
+        """Hold a JSON value and return its text. The end of the output may cut off the value."""
         scan, parts = JsonScan(), list[str]()
         while self.char and scan.take(self.char):
             parts.append(self.char)

@@ -1,4 +1,4 @@
-"""The forms of a tool call as rules over the text of an answer. Knows nothing of the text around a call."""
+"""The formats of a tool call, as rules over the text of an answer. Knows nothing of the text around a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER_KEYS = ('"id"', '"type"')  # an object with any other key is not a call
 
 @dataclass(slots=True)
 class _CallObject:
-    """A call during the read of its object; `arguments` are set if they preceded the name."""
+    """A call whose object is being read. `arguments` are set if they preceded the name."""
 
     name: str = ""
     arguments: str = ""
@@ -35,7 +35,7 @@ class CallRules:
         self.is_broken = False
 
     def after(self, opening: str) -> Reading[bool]:
-        """Read the text right after an opening; return whether its block has a call or may still contain a call."""
+        """Read the text right after an opening. Returns whether its block has a call or may still contain a call."""
         match opening:
             case "{":
                 return (yield from self._object())
@@ -45,7 +45,7 @@ class CallRules:
                 yield from self._text.spaces()
                 return self._text.char in {"[", "{"} or (yield from self._named_arguments())
             case "```":
-                while self._text.char.isalnum():  # the language
+                while self._text.char.isalnum():  # the language of the fence
                     yield from self._text.hold()
         return True
 
@@ -71,7 +71,7 @@ class CallRules:
         return (yield from self._arguments_of(name))
 
     def _name(self) -> Reading[str]:
-        """Hold the longest prefix of an offered name; return it if the name is complete, else an empty text."""
+        """Hold the longest prefix of an offered name. Returns the complete name, or an empty string otherwise."""
         text, read = self._text, ""
         while text.char and any(name.startswith(read + text.char) for name in self._names):
             read += text.char
@@ -81,9 +81,9 @@ class CallRules:
         return read
 
     def _object(self) -> Reading[bool]:
-        """Read the members of an object whose brace is held; return whether it is a call.
+        """Read the members of an object whose opening brace is held. Returns whether the object is a call.
 
-        A shown call remains a call even if its object is malformed after it, but then its block ends.
+        A shown call remains a call even if the rest of its object is malformed, but then its block ends.
         """
         text, call = self._text, _CallObject()
         while True:
@@ -105,7 +105,7 @@ class CallRules:
         return call.is_shown and not text.held.strip()
 
     def _key(self) -> Reading[str]:
-        """Hold a member's key up to its value and return the key as written; empty without a key."""
+        """Hold a member's key up to its value. Returns the key as written, or an empty string if there is no key."""
         text = self._text
         yield from text.spaces()
         key = ""
@@ -119,7 +119,7 @@ class CallRules:
         return key
 
     def _member(self, key: str, call: _CallObject) -> Reading[bool]:
-        """Read a member's value; return whether the object may still be a call."""
+        """Read a member's value. Returns whether the object may still be a call."""
         text = self._text
         if call.is_shown:
             yield from text.value()
@@ -135,7 +135,7 @@ class CallRules:
         return key in _OTHER_KEYS and _parsed((yield from text.value())) is not None
 
     def _name_member(self, call: _CallObject) -> Reading[bool]:
-        """Read the value of `name`; return whether it names an offered tool."""
+        """Read the value of `name`. Returns whether it names an offered tool."""
         name = _parsed((yield from self._text.value()))
         if not isinstance(name, str) or name not in self._names:
             return False
@@ -146,7 +146,7 @@ class CallRules:
         return True
 
     def _arguments_of(self, name: str) -> Reading[bool]:
-        """Show the arguments of a call while they arrive; return False without arguments."""
+        """Show the arguments of a call while they arrive. Returns False if there are no arguments."""
         text = self._text
         yield from text.spaces()
         if text.char != "{":
@@ -172,14 +172,14 @@ class CallRules:
         self.calls.append(ToolCall(call_id, name, arguments))
 
     def _show_head(self, name: str) -> tuple[str, ToolCallDelta]:
-        """Show the beginning of a call; return its id and the delta of its arguments."""
+        """Show the start of a call. Returns the call's id and the delta for its arguments."""
         call_id, index = self._new_call_id(), len(self.calls)
         self._text.show(ToolCallDelta(index, call_id, name), "")
         return call_id, ToolCallDelta(index)
 
 
 def _parsed(json_text: str) -> Any:
-    """Parse JSON; None if the text is not JSON, or cannot be serialized again."""
+    """Parse JSON. Returns None if the text is not JSON or cannot be serialized again."""
     try:
         return parse_json(json_text, is_rewritable=True)
     except JsonTextError:

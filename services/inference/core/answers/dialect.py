@@ -1,4 +1,4 @@
-"""The markup of a model's reasoning and tool calls, derived from its chat template."""
+"""The markup that a model uses for reasoning and tool calls, derived from its chat template."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import StrEnum
 
 
 class ToolFormat(StrEnum):
-    """The form of tool calls that a model was trained on.
+    """The format of tool calls that a model was trained on.
 
     HERMES: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, one block for each call (Hermes, Qwen).
-    LLAMA3: `{"name": .., "parameters": {..}}`, perhaps after `<|python_tag|>`, more of them after `;` or a new line, or
-    `<function=NAME>{..}</function>`.
-    MISTRAL: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]` or `[TOOL_CALLS]NAME[ARGS]{..}` for each call.
-    GENERIC: an object with name and arguments, or an array of such, bare or fenced.
+    LLAMA3: `{"name": .., "parameters": {..}}`, which may follow `<|python_tag|>`. Further calls follow `;` or a new
+    line. The format also includes `<function=NAME>{..}</function>`.
+    MISTRAL: `[TOOL_CALLS][{"name": .., "arguments": {..}}, ..]`, or `[TOOL_CALLS]NAME[ARGS]{..}` for each call.
+    GENERIC: an object with a name and arguments, or an array of such objects, bare or fenced.
     """
 
     HERMES = "hermes"
@@ -57,10 +57,10 @@ class Dialect:
     """The markup of one model.
 
     Args:
-        tool_format: The format whose openings count in the middle of text; at the beginning all formats count.
-        reasoning: The markers before and after reasoning; None if all text is content.
-        is_in_reasoning: The prompt has opened the reasoning, so that the output begins inside it.
-        is_reasoning_model: The model's template knows reasoning.
+        tool_format: The format whose openings count in the middle of text. At the beginning, all formats count.
+        reasoning: The markers before and after reasoning, or None if all text is content.
+        is_in_reasoning: Whether the prompt has opened the reasoning, so that the output begins inside it.
+        is_reasoning_model: Whether the model's template supports reasoning.
     """
 
     tool_format: ToolFormat = ToolFormat.GENERIC
@@ -70,7 +70,7 @@ class Dialect:
 
     @property
     def openings_in_text(self) -> tuple[str, ...]:
-        """The openings of a tool call in the middle of text."""
+        """The markers that may open a tool call in the middle of text."""
         return _OPENINGS_IN_TEXT[self.tool_format]
 
     @property
@@ -79,9 +79,10 @@ class Dialect:
         return self.is_reasoning_model or self.is_in_reasoning
 
     def after(self, prompt: str) -> Dialect:
-        """Return this dialect after a rendered prompt, which may end with open reasoning.
+        """Return this dialect after a rendered prompt, which may end inside reasoning.
 
-        The template's source is no sufficient evidence, since a variable may decide it.
+        The template's source is not sufficient evidence, because a variable may decide whether the prompt opens
+        reasoning.
         """
         is_open = self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
         return replace(self, is_in_reasoning=is_open)
@@ -92,7 +93,10 @@ VERBATIM = Dialect(reasoning=None)
 
 
 def dialect_of(template_source: str) -> Dialect:
-    """Return the dialect of a model by the source of its chat template; an empty template gives the generic dialect."""
+    """Return a model's dialect from the source of its chat template.
+
+    An empty template selects the generic dialect.
+    """
     template_markers = next(
         (markers for markers in _REASONING_MARKERS if any(marker in template_source for marker in markers)), None
     )
@@ -112,7 +116,7 @@ def _format_of(source: str) -> ToolFormat:
 
 
 def _opens_reasoning(source: str, opening: str) -> bool:
-    """Return whether the template's beginning of the assistant's turn ends with `opening`."""
+    """Return whether the part of the template that begins the assistant's turn ends with `opening`."""
     _, condition, tail = source.rpartition("add_generation_prompt")
     literal_end = r"""(?:\\n|\s)*(?:['"]|\{%|\Z)"""
     return bool(condition) and re.search(re.escape(opening) + literal_end, tail) is not None

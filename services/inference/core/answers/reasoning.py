@@ -1,8 +1,8 @@
-"""Reasoning before the answer: the constraint binds only the answer, and a limit closes the reasoning.
+"""Reasoning before the answer: the constraint binds only the answer, and a limit ends the reasoning.
 
-Theory of operation. The output of a reasoning model is reasoning, its closing marker, and the answer. While the model
-reasons, every token may follow except those that end the output. At the limit only the closing tokens may follow. From
-the first token after the marker, the answer's matcher decides.
+Theory of operation. The output of a reasoning model consists of reasoning, the closing marker, and the answer. While
+the model reasons, every token may follow except the tokens that end the output. At the limit, only the closing tokens
+may follow. From the first token after the marker, the answer's matcher decides which tokens may follow.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ReasoningFormat:
     """The markup and the limit of one request's reasoning.
 
     Attributes:
-        opening: The single token that opens reasoning; None if the opening marker is several tokens.
+        opening: The single token that opens reasoning, or None if the opening marker has several tokens.
         closing: The text that ends reasoning.
-        closing_tokens: The tokens forced at the limit: the closing text and the white space after it.
-        limit: Maximum tokens of reasoning; None is no limit.
+        closing_tokens: The tokens forced at the limit, which are the closing text and the white space after it.
+        limit: The maximum number of reasoning tokens; None means no limit.
     """
 
     opening: int | None
@@ -46,13 +46,13 @@ class _Phase(Enum):
 
 
 class ReasoningMatcher:
-    """A matcher that lets the model reason first; `answer` None leaves the answer free.
+    """A matcher that lets the model reason first. If `answer` is None, the answer is unconstrained.
 
     Args:
         form: The markup and the limit of the reasoning.
         answer: The matcher of the answer.
         vocabulary: The model's tokens.
-        is_open: Whether the prompt has opened the reasoning; otherwise the model may open it with its first token.
+        is_open: Whether the prompt has opened the reasoning. Otherwise, the model may open it with its first token.
     """
 
     def __init__(self, form: ReasoningFormat, answer: Matcher | None, vocabulary: Vocabulary, *, is_open: bool) -> None:
@@ -68,7 +68,7 @@ class ReasoningMatcher:
         self._close_at_limit()
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with every excluded token at -inf."""
+        """Return the logits with every excluded token set to -inf."""
         match self._phase:
             case _Phase.BEFORE:
                 return self._mask_before(logits)
@@ -77,7 +77,7 @@ class ReasoningMatcher:
                 return logits
             case _Phase.CLOSING:
                 masked = np.full_like(logits, -np.inf)
-                masked[self._form.closing_tokens[self._closed]] = 0.0  # certain, whatever its logit was
+                masked[self._form.closing_tokens[self._closed]] = 0.0  # makes the token certain, whatever its logit was
                 return masked
             case _Phase.ANSWER if self._answer is not None:
                 return self._answer.mask(logits)
@@ -102,7 +102,7 @@ class ReasoningMatcher:
                     self._answer.accept(token)
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that must come next; they are not accepted yet."""
+        """Return the tokens that must come next, without accepting them."""
         if self._phase is _Phase.CLOSING:
             return list(self._form.closing_tokens[self._closed :])
         if self._phase is _Phase.ANSWER and self._answer is not None:
@@ -155,7 +155,7 @@ class ReasoningMatcher:
 def with_reasoning(
     answer: Matcher | None, reasoning: Reasoning, dialect: Dialect, vocabulary: Vocabulary, tokenize: Tokenize
 ) -> Matcher | None:
-    """Return the matcher of reasoning and answer; only `answer` if the model cannot or must not reason.
+    """Return the matcher of reasoning and answer, or only `answer` if the model cannot or must not reason.
 
     `tokenize` splits a text into tokens, including control tokens.
     """
@@ -165,7 +165,7 @@ def with_reasoning(
     if reasoning.mode is ReasoningMode.OFF:
         if not dialect.is_in_reasoning:
             return answer
-        limit = 0  # the prompt has opened the reasoning: close it at once
+        limit = 0  # the prompt has opened the reasoning, so close it at once
     if limit is None and answer is None:
         return None
     form = _reasoning_format(dialect.reasoning, limit, tokenize)

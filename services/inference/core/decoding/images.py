@@ -1,4 +1,4 @@
-"""Images in a prompt: positions with embeddings from the model's image encoder in place of tokens."""
+"""Images in a prompt, which are positions with embeddings from the model's image encoder instead of tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Marks a position of an image among the tokens of a prompt; no model has this token.
+# Marks a position of an image among the tokens of a prompt. No model has this token.
 IMAGE_TOKEN = -1
 
 Embeddings = NDArray[np.float32]
@@ -16,7 +16,7 @@ Embeddings = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
-    """Pixels, three bytes each, row by row from the top."""
+    """The pixels of an image: three bytes each, row by row from the top."""
 
     width: int
     height: int
@@ -25,7 +25,10 @@ class DecodedImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImagePiece:
-    """A part of an image in a prompt: tokens, or else positions; `embeddings` is None if they are only counted."""
+    """A part of an image in a prompt: either tokens or positions.
+
+    `embeddings` is None if the positions are only counted.
+    """
 
     tokens: tuple[int, ...] = ()
     positions: int = 0
@@ -34,20 +37,20 @@ class ImagePiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedImage:
-    """An image for one model; `digest` is the SHA-256 of its file."""
+    """An image that was encoded for one model. `digest` is the SHA-256 of the image's file."""
 
     digest: bytes
     pieces: tuple[ImagePiece, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory."""
+        """The approximate number of bytes in memory."""
         return 1024 + sum(piece.embeddings.nbytes for piece in self.pieces if piece.embeddings is not None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSpan:
-    """Positions of an image in a prompt, from `start` on; equal digests are equal embeddings."""
+    """The positions of an image in a prompt, from `start` on. Equal digests mean equal embeddings."""
 
     start: int
     embeddings: Embeddings
@@ -60,7 +63,7 @@ class ImageSpan:
 
 
 def lay_out(image: EncodedImage, start: int) -> tuple[list[int], list[ImageSpan]]:
-    """Return the tokens of an image that begins at position `start` of a prompt, and its spans with embeddings."""
+    """Return the tokens of an image that begins at position `start` of a prompt, and the spans with embeddings."""
     tokens: list[int] = []
     spans: list[ImageSpan] = []
     for index, piece in enumerate(image.pieces):
@@ -72,7 +75,7 @@ def lay_out(image: EncodedImage, start: int) -> tuple[list[int], list[ImageSpan]
 
 
 def run_end(spans: Sequence[ImageSpan], position: int, end: int) -> int:
-    """Return the end of the run at a position: positions of one image, or tokens up to the next image."""
+    """Return the end of the run at a position. A run is the positions of one image, or tokens up to the next image."""
     for span in spans:
         if position < span.end:
             return span.end if position >= span.start else min(span.start, end)
@@ -80,7 +83,7 @@ def run_end(spans: Sequence[ImageSpan], position: int, end: int) -> int:
 
 
 def embeddings_at(spans: Sequence[ImageSpan], position: int, end: int) -> Embeddings | None:
-    """Return the embeddings from a position up to `end`, within one image; None for tokens."""
+    """Return the embeddings from a position up to `end`, within one image, or None if there are tokens."""
     for span in spans:
         if span.start <= position < span.end:
             return span.embeddings[position - span.start : end - span.start]

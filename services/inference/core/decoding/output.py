@@ -1,9 +1,10 @@
-"""The output of candidates that have sampled the same tokens so far: logits in, tokens and text out.
+"""The output of candidates that have sampled the same tokens so far. It turns logits into tokens and text.
 
 Theory of operation. `rank` takes the logits after the output's last token and returns the tokens that may come next.
-Each candidate draws from them. `accept` takes the drawn token and returns the tokens to decode next: that token and
-the tokens that the constraint forces after it, so that a run of forced tokens costs one batch. Where candidates draw
-differently, `fork` makes the outputs of the other branches. `TextStream` turns the bytes of tokens into text.
+Each candidate draws from these tokens. `accept` takes the drawn token and returns the tokens to decode next. These are
+the drawn token and the tokens that the constraint forces after it, so that a run of forced tokens costs one batch. When
+candidates draw different tokens, `fork` makes the outputs of the other branches. `TextStream` turns the bytes of tokens
+into text.
 
 Invariants:
     1. `output_tokens` never exceeds `max_tokens`.
@@ -45,11 +46,11 @@ class TextStream:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the text contained a stop string; `found_stop` is that string."""
+        """Whether the text contained a stop string. `found_stop` is that stop string."""
         return bool(self.found_stop)
 
     def fork(self) -> TextStream:
-        """Return a stream with the same text so far, which continues separately."""
+        """Return a copy of this stream with the same text so far, which continues separately."""
         other = TextStream(self._stop)
         other._decoder.setstate(self._decoder.getstate())
         other._held = self._held
@@ -57,7 +58,7 @@ class TextStream:
         return other
 
     def feed(self, data: bytes) -> str:
-        """Take the bytes of the next tokens and return the text to show now."""
+        """Read the bytes of the next tokens and return the text that can be shown now."""
         text = self._decoder.decode(data)
         if not self._stop:
             return text
@@ -93,27 +94,27 @@ class TextStream:
 
 
 class Vocabulary(Protocol):
-    """A model's tokens."""
+    """The tokens of a model."""
 
     size: int
     end_tokens: frozenset[int]
     control_texts: tuple[str, ...]
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token; empty for control tokens."""
+        """Return the bytes of a token, or no bytes for a control token."""
 
 
 class Matcher(Protocol):
-    """A constraint's progress over one output."""
+    """Tracks a constraint's progress over one output."""
 
     def mask(self, logits: Logits) -> Logits:
-        """Return the logits with every excluded token at -inf."""
+        """Return the logits with every excluded token set to -inf."""
 
     def accept(self, token: int) -> None:
         """Move past a token that the mask allowed."""
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that must come next; they are not accepted yet."""
+        """Return the tokens that must come next, without accepting them."""
 
     def is_complete(self) -> bool:
         """Return whether the output may end here."""
@@ -127,7 +128,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The tokens that may follow the output, and the log-probabilities of all tokens if the request wants any."""
+    """The tokens that may follow the output, and the log-probabilities of all tokens if the request asks for any."""
 
     choices: Choices
     log_probabilities: NDArray[np.float64] | None
@@ -135,7 +136,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The result of one `accept`: the new tokens, text to show, and the reason if the output ended.
+    """The result of one `accept`: the new tokens, the text to show, and the finish reason if the output ended.
 
     The tokens are decoded next unless the output ended. A token that ends an output is not part of it.
     """
@@ -147,7 +148,7 @@ class Step:
 
 
 class Output(Protocol):
-    """One output; see the theory of operation."""
+    """The output of candidates, as the theory of operation describes."""
 
     output_tokens: int
     constraint_satisfied: bool
@@ -155,22 +156,22 @@ class Output(Protocol):
 
     @property
     def is_random(self) -> bool:
-        """Whether candidates draw numbers at all."""
+        """Whether candidates draw random numbers at all."""
 
     def fork(self) -> Output:
-        """Return an output with the same tokens so far, which continues separately."""
+        """Return a copy of this output with the same tokens so far, which continues separately."""
 
     def rank(self, logits: Logits) -> Row:
-        """Return the tokens that may come next; may change the logits in place."""
+        """Return the tokens that may come next. May change the logits in place."""
 
     def accept(self, token: int, row: Row) -> Step:
         """Continue with a token that was picked from `row`."""
 
 
 class SampledOutput:
-    """An output whose tokens are sampled; `top_logprobs` None reports no log-probabilities.
+    """An output whose tokens are sampled. If `top_logprobs` is None, no log-probabilities are reported.
 
-    A token of `stop_tokens` ends the output. `matched_stop` is the stop token or stop string that ended it.
+    A token in `stop_tokens` ends the output. `matched_stop` is the stop token or stop string that ended it.
     """
 
     def __init__(
@@ -200,11 +201,11 @@ class SampledOutput:
 
     @property
     def is_random(self) -> bool:
-        """Whether candidates draw numbers at all."""
+        """Whether candidates draw random numbers at all."""
         return self._sampling.temperature > 0
 
     def fork(self) -> SampledOutput:
-        """Return an output with the same tokens so far, which continues separately."""
+        """Return a copy of this output with the same tokens so far, which continues separately."""
         other = SampledOutput(
             vocabulary=self._vocabulary,
             sampling=self._sampling,
@@ -220,7 +221,7 @@ class SampledOutput:
         return other
 
     def rank(self, logits: Logits) -> Row:
-        """Return the tokens that may come next; changes the logits in place."""
+        """Return the tokens that may come next. Changes the logits in place."""
         log_probs = None
         if self._top_logprobs is not None:
             log_probs = log_probabilities(logits)
@@ -240,7 +241,8 @@ class SampledOutput:
             logprobs = token_logprobs(self._vocabulary, token, row, self._top_logprobs or 0)
         tokens = [token]
         self._take(token)
-        # Log-probabilities of forced tokens need logits, so with log-probabilities these tokens are drawn one by one.
+        # Log-probabilities of forced tokens need logits, so if log-probabilities are requested, these tokens are drawn
+        # one by one.
         if self._matcher is not None and self._top_logprobs is None:
             self._take_forced(self._matcher, tokens)
         text = self._stream.feed(b"".join(map(self._vocabulary.piece, tokens)))
@@ -252,7 +254,7 @@ class SampledOutput:
         return step
 
     def resume(self, tokens: Sequence[int], draw: Callable[[], float]) -> str:
-        """Begin with tokens of an earlier decoding, and return their text; draws as often as that decoding did.
+        """Begin with the tokens of an earlier decoding and return their text. Draws as often as that decoding did.
 
         Raises InvalidRequest for tokens that this output cannot begin with, and for tokens that end it.
         """
@@ -267,7 +269,7 @@ class SampledOutput:
         return text
 
     def _resume(self, tokens: Sequence[int], position: int) -> int:
-        """Take the sampled token at a position and the forced tokens after it; return the position after them."""
+        """Accept the sampled token at a position and the forced tokens after it; return the position after them."""
         self._take_said(tokens[position])
         position += 1
         if self._matcher is None:
@@ -293,7 +295,7 @@ class SampledOutput:
         return self._matcher is not None and self._matcher.is_stopped()
 
     def _take_forced(self, matcher: Matcher, tokens: list[int]) -> None:
-        """Take the forced tokens up to the limit or the end of the output, and append them to `tokens`."""
+        """Accept the forced tokens up to the limit or the end of the output, and append them to `tokens`."""
         for forced in matcher.forced_tokens():
             if self.output_tokens >= self._max_tokens or forced in self._end_tokens:
                 break
@@ -318,7 +320,10 @@ class SampledOutput:
 
 
 def token_logprobs(vocabulary: Vocabulary, token: int, row: Row, top: int) -> tuple[TokenLogprob, ...]:
-    """Return the log-probability of a token with the `top` most probable tokens; empty if the row has none."""
+    """Return a token's log-probability with the `top` most probable tokens.
+
+    Returns an empty tuple if the row has no log-probabilities.
+    """
     logprobs = row.log_probabilities
     if logprobs is None:
         return ()

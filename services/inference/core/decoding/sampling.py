@@ -1,6 +1,6 @@
 """Picks tokens from logits, in the order of llama.cpp's default chain.
 
-The order is penalties and bias, top-k, top-p, min-p, temperature. A row of logits is ranked once; any number of
+The order is penalties and bias, top-k, top-p, min-p, temperature. A row of logits is ranked once, and any number of
 candidates may then draw from it.
 """
 
@@ -20,29 +20,29 @@ from services.inference.core.generation import Sampling
 
 Logits = NDArray[np.float32]
 
-GREEDY_BELOW = 1e-4  # a smaller temperature overflows the exponentials, and picks the best token anyway
-_NEAR_BEST = 8.0  # nearly all of the mass lies within so many nats of the best logit: only these tokens are sorted
-_TOP_NATS = (4.0, 8.0, np.inf)  # the top k are searched within these distances from the best logit, in turn
-_FEW_TOKENS = 256  # up to so many tokens, plain Python is faster than NumPy
+GREEDY_BELOW = 1e-4  # a smaller temperature would overflow the exponentials, and picks the best token anyway
+_NEAR_BEST = 8.0  # nearly all of the mass lies within this many nats of the best logit, so only these tokens are sorted
+_TOP_NATS = (4.0, 8.0, np.inf)  # the top k tokens are searched within these distances from the best logit, in turn
+_FEW_TOKENS = 256  # up to this many tokens, plain Python is faster than NumPy
 _TABLE_ROWS = 64
 _LEAST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The tokens that may come next, and their cumulative probabilities, which end at 1."""
+    """The tokens that may come next, with their cumulative probabilities, the last of which is 1."""
 
     tokens: Sequence[int] | NDArray[np.int64]
     cumulative: Sequence[float] | NDArray[np.float64]
 
     def pick(self, draw: float) -> int:
-        """Return the token that `draw`, uniform in [0, 1), selects."""
+        """Return the token that `draw` selects, where `draw` is uniform in [0, 1)."""
         index = bisect_right(self.cumulative, draw)
         return int(self.tokens[min(index, len(self.tokens) - 1)])
 
 
 def certain(token: int) -> Choices:
-    """Return the choice of one token."""
+    """Return choices that contain a single token."""
     return Choices((token,), (1.0,))
 
 
@@ -62,9 +62,9 @@ def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> Non
 
 
 def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
-    """Return the tokens to draw from; at temperature 0 only the most probable token, of equals the lowest id.
+    """Return the tokens to draw from. At temperature 0, this is only the most probable token; ties go to the lowest id.
 
-    A logit of -inf excludes its token; at least one logit must be finite.
+    A logit of -inf excludes its token. At least one logit must be finite.
     """
     if sampling.temperature < GREEDY_BELOW or sampling.top_k == 1:
         return certain(int(logits.argmax()))
@@ -82,10 +82,11 @@ def log_probabilities(logits: Logits) -> NDArray[np.float64]:
 
 
 def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
-    """Return the `top_k` greatest finite logits, negated, with their tokens, in order; empty if too many are equal.
+    """Return the `top_k` greatest finite logits, negated, with their tokens, in order.
 
-    The logits are laid out as a table. The k-th greatest of the column maxima is at most the k-th greatest of all
-    logits, so only the columns whose maxima reach it are searched.
+    Returns an empty list if too many logits are equal. The logits are laid out as a table. The k-th greatest of the
+    column maxima is at most the k-th greatest of all logits, so the search covers only the columns whose maxima reach
+    it.
     """
     width = logits.size // _TABLE_ROWS
     if width <= top_k:
@@ -112,7 +113,7 @@ def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
 
 
 def _choose(ranked: Sequence[tuple[float, int]], sampling: Sampling) -> Choices:
-    """Return the choices among ranked tokens, given with their negated logits."""
+    """Return the choices among ranked tokens, each of which is paired with its negated logit."""
     best = ranked[0][0]
     weights = [math.exp(best - negated) for negated, _ in ranked]
     if sampling.top_p < 1.0:
@@ -152,7 +153,7 @@ def _weights(logits: Logits, best: float) -> NDArray[np.float64]:
 
 
 def _top_tokens(logits: Logits, best: float, top_k: int) -> NDArray[np.int64]:
-    """Return the `top_k` most probable finite tokens, in order; of equals the lower id first."""
+    """Return the `top_k` most probable finite tokens, in order. Ties are ordered by ascending id."""
     for nats in _TOP_NATS:
         tokens = np.flatnonzero(logits >= max(best - nats, _LEAST))
         if tokens.size >= top_k:
@@ -160,14 +161,14 @@ def _top_tokens(logits: Logits, best: float, top_k: int) -> NDArray[np.int64]:
     if tokens.size > top_k:
         values = logits[tokens]
         least = np.partition(values, -top_k)[-top_k]
-        tokens = tokens[values >= least]  # with ties there may be more than k: cut after the stable sort
+        tokens = tokens[values >= least]  # ties may leave more than k tokens, so cut after the stable sort
     order = np.argsort(-logits[tokens], kind="stable")
     ranked: NDArray[np.int64] = tokens[order][:top_k]
     return ranked
 
 
 def _nucleus(weights: NDArray[np.float64], total: float, sampling: Sampling) -> NDArray[np.int64]:
-    """Return the tokens that hold the mass of top-p, in order; all tokens, in any order, at top-p 1."""
+    """Return the tokens that hold the top-p mass, in order. At a top-p of 1, return all tokens in any order."""
     if sampling.top_p >= 1.0:
         return np.flatnonzero(weights >= max(sampling.min_p, np.finfo(np.float64).tiny))
     for nats in (_NEAR_BEST, 2 * _NEAR_BEST, np.inf):

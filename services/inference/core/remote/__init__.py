@@ -1,1 +1,1 @@
-"""Models that other engines serve, and routes over models: requests as they go out, answers as they come in."""
+"""Models that other engines serve, and routes over models: outgoing requests and incoming answers."""

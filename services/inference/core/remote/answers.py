@@ -1,11 +1,11 @@
 """Turns the chunks of a remote engine's stream into the events of an inference.
 
 Invariants:
-    1. A candidate's deltas come before its end, and no event of it after its end.
-    2. The argument deltas of a call concatenate to the arguments of the call in the end.
-    3. Every call of an end has the name of an offered tool, a JSON object and a unique id.
+    1. A candidate's deltas come before its end, and no event of the candidate comes after its end.
+    2. The argument deltas of a call concatenate to the arguments of that call in the candidate's end.
+    3. Every call in an end has the name of an offered tool, a JSON object and a unique id.
     4. A stream is complete only if every candidate ended.
-    5. No end reports a satisfied constraint: this service does not enforce constraints of remote engines.
+    5. No end reports a satisfied constraint, because this service does not enforce constraints on remote engines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CallPiece:
 
 @dataclass(slots=True)
 class _Call:
-    """A call so far; `source` is its first piece."""
+    """A call as received so far. `source` is its first piece."""
 
     source: CallPiece
     id: str
@@ -61,11 +61,11 @@ class _Call:
 
 
 class RemoteCalls:
-    """Joins the streamed pieces of the tool calls of one candidate, in the order of their first pieces.
+    """Joins the streamed pieces of a candidate's tool calls, in the order of their first pieces.
 
     Args:
         tool_names: The tools that the model may call.
-        new_call_id: Makes the id of a call with an unusable id.
+        new_call_id: Returns an id for a call whose own id is unusable.
     """
 
     def __init__(self, tool_names: Sequence[str], new_call_id: Callable[[], str]) -> None:
@@ -85,7 +85,7 @@ class RemoteCalls:
     def add(self, piece: CallPiece) -> Iterator[ToolCallDelta]:
         """Add a piece, and yield its delta if the call names an offered tool.
 
-        Raises Internal (INFERENCE_MALFORMED_RESPONSE) for more than 128 calls.
+        Raises Internal (INFERENCE_MALFORMED_RESPONSE) if there are more than 128 calls.
         """
         position = self._position_of(piece)
         call = self._calls[position]
@@ -100,7 +100,7 @@ class RemoteCalls:
             yield ToolCallDelta(position, arguments_json=piece.arguments)
 
     def fill(self) -> Iterator[ToolCallDelta]:
-        """Complete calls without arguments by an empty object; yield the deltas."""
+        """Add an empty object to calls without arguments, and yield the deltas."""
         for position, call in enumerate(self._calls):
             if not call.arguments.strip() and call.name in self._tool_names:
                 call.arguments += _EMPTY_ARGUMENTS
@@ -109,7 +109,7 @@ class RemoteCalls:
     def _position_of(self, piece: CallPiece) -> int:
         """Return the call that a piece belongs to.
 
-        Some engines give several calls the same index, with different ids.
+        Some engines send several calls with the same index but different ids.
         """
         for position in reversed(range(len(self._calls))):
             source = self._calls[position].source
@@ -132,7 +132,7 @@ class RemoteCalls:
 
 
 def malformed(problem: str) -> Internal:
-    """Return the error for an invalid message of an engine."""
+    """Return the error for an invalid message from an engine."""
     return Internal(f"the engine {problem}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
 
@@ -145,7 +145,7 @@ def _is_object(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePiece:
-    """The part of a chunk for one candidate; `finish_reason` is empty until its last piece."""
+    """The part of a chunk for one candidate. `finish_reason` is empty until the candidate's last piece."""
 
     index: int
     content: str = ""
@@ -157,7 +157,7 @@ class ChoicePiece:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The engine's counts so far."""
+    """The engine's token counts so far."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -182,7 +182,7 @@ class _Candidate:
     is_cancelled: bool = False
 
     def count(self, piece: ChoicePiece) -> None:
-        """Count the tokens of a piece: one per log-probability, at least one."""
+        """Count the tokens of a piece: one per log-probability, and at least one."""
         if not (piece.content or piece.reasoning or piece.calls):
             return
         tokens = max(1, len(piece.logprobs))
@@ -195,10 +195,10 @@ class RemoteAnswers:
     """The candidates of one inference. Feed the chunks in order, then call `finish`.
 
     Args:
-        count: Number of candidates.
+        count: The number of candidates.
         tool_names: The tools that the model may call.
         is_enforced: Whether the model must call a tool.
-        new_call_id: Makes the id of a call with an unusable id.
+        new_call_id: Returns an id for a call whose own id is unusable.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class RemoteAnswers:
         return all(candidate.is_cancelled for candidate in self._candidates)
 
     def cancel(self, index: int) -> None:
-        """Cancel a candidate: it ends with the next chunk."""
+        """Cancel a candidate, which ends with the next chunk."""
         if self._candidates[index].end is None:
             self._candidates[index].is_cancelled = True
 
@@ -227,7 +227,8 @@ class RemoteAnswers:
         """Yield the events of a chunk.
 
         The end of a single candidate waits for `finish`, because the engine's count of its tokens comes last. Raises
-        Internal: INFERENCE_MALFORMED_RESPONSE for an invalid chunk, INFERENCE_ENGINE_ERROR for an end by a failure.
+        Internal (INFERENCE_MALFORMED_RESPONSE) if the chunk is invalid, and Internal (INFERENCE_ENGINE_ERROR) if a
+        failure ended a candidate.
         """
         if chunk.counts is not None:
             self.counts = chunk.counts
@@ -243,7 +244,7 @@ class RemoteAnswers:
                 yield from self._take(candidate, piece)
 
     def finish(self, *, prompt_tokens: int, window: int, decode_seconds: float) -> Iterator[CandidateEnd | Completed]:
-        """Yield the last events; `prompt_tokens` is used if the engine sent no counts.
+        """Yield the last events. `prompt_tokens` is used if the engine sent no counts.
 
         Raises Internal (INFERENCE_MALFORMED_RESPONSE) if a candidate has not ended.
         """
@@ -256,7 +257,7 @@ class RemoteAnswers:
         yield Completed(usage, usage.prompt_tokens - usage.cached_prompt_tokens + usage.output_tokens)
 
     def _only_end(self) -> CandidateEnd | None:
-        """Return the end of a single candidate that `finish` must yield."""
+        """Return the delayed end of a single candidate, which `finish` must yield, or None if there is no such end."""
         only = self._candidates[0]
         if len(self._candidates) > 1 or only.is_cancelled:
             return None
@@ -270,7 +271,7 @@ class RemoteAnswers:
         )
         if len(self._candidates) == 1:
             longest = output = counts.output_tokens
-        output = max(output, counts.output_tokens)  # some engines count only one candidate
+        output = max(output, counts.output_tokens)  # some engines count the tokens of only one candidate
         return TokenUsage(
             prompt_tokens=counts.prompt_tokens,
             cached_prompt_tokens=min(counts.cached_prompt_tokens, counts.prompt_tokens),
@@ -310,7 +311,7 @@ class RemoteAnswers:
 
 
 def answers_to(request: InferenceRequest, new_call_id: Callable[[], str]) -> RemoteAnswers:
-    """Return the candidates of a request."""
+    """Return the RemoteAnswers that collect the answers to a request."""
     names: tuple[str, ...] = ()
     is_enforced = False
     if isinstance(request.prompt, ChatPrompt):

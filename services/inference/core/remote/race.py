@@ -1,14 +1,14 @@
 """Decides when each model of a route starts. Knows neither tasks nor requests.
 
-Theory of operation. The models of a route start in their order until one produces output. The next model starts when a
-model fails for a reason of its own and, with hedging, when the last started model has been silent for a while (J. Dean
-and L. A. Barroso, "The Tail at Scale", CACM 2013).
+Theory of operation. The models of a route start in their order until a model produces output. The next model starts
+when a model fails for a reason that the request did not cause. With hedging, it also starts when the last started model
+has been silent for a while (J. Dean and L. A. Barroso, "The Tail at Scale", CACM 2013).
 
 Invariants:
     1. Models start in their order, each at most once.
     2. Each event starts at most one model.
     3. A failure that the request itself causes starts no further model.
-    4. The race is lost when no model runs; until then at least one runs.
+    4. The race is lost when no model runs. Until then, at least one model runs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ class Race:
     """The state of a race.
 
     Attributes:
-        count: Number of models.
-        hedge_after_s: Silence after which the next model starts too; None waits for a failure.
-        started: Number of started models.
-        running: Positions of the started models that have not failed.
-        next_at_s: When the next model starts; infinity for never.
+        count: The number of models.
+        hedge_after_s: The seconds of silence after which the next model also starts. With None, it starts only after a
+            failure.
+        started: The number of started models.
+        running: The positions of the started models that have not failed.
+        next_at_s: The time when the next model starts, or infinity if it never starts.
     """
 
     count: int
@@ -42,29 +43,29 @@ class Race:
         return self.started > 0 and not self.running
 
     def begin(self, now_s: float) -> Race:
-        """Start the first model."""
+        """Return the race with the first model started."""
         return _starting_next(self, now_s)
 
     def at(self, now_s: float) -> Race:
-        """Start the next model if its time has come."""
+        """Return the race, with the next model started if its time has come."""
         if now_s < self.next_at_s:
             return self
         return _starting_next(self, now_s)
 
     def after_failure(self, position: int, now_s: float, *, may_others_succeed: bool) -> Race:
-        """Return the race without a failed model; starts the next model if it may succeed."""
+        """Return the race without a failed model. Starts the next model if it may succeed."""
         rest = replace(self, running=self.running - {position})
         if not may_others_succeed:
             return replace(rest, next_at_s=math.inf)
         return _starting_next(rest, now_s)
 
     def winner(self, speaking: Iterable[int]) -> int | None:
-        """Return the first running model with output, if there is any."""
+        """Return the position of the first running model with output, or None if there is none."""
         return min((position for position in speaking if position in self.running), default=None)
 
 
 def _starting_next(race: Race, now_s: float) -> Race:
-    """Return the race with the next model started, if there is one left."""
+    """Return the race with the next model started, if any model is left."""
     if race.started == race.count:
         return replace(race, next_at_s=math.inf)
     started = race.started + 1

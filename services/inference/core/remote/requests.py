@@ -1,4 +1,4 @@
-"""Writes a request as the JSON of OpenAI's API, and estimates its tokens. Omits fields that the caller did not set."""
+"""Writes a request as JSON for OpenAI's API and estimates its tokens. Omits fields that the caller did not set."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from services.inference.core.generation import (
 )
 from services.inference.core.prompts import offered_tools, parameters_of, with_joined_system
 
-BYTES_PER_TOKEN = 3  # so most texts have fewer tokens: English has 4 to 5 bytes a token, code and other scripts about 3
-# Approximate tokens that a template adds to each message and to each tool.
+BYTES_PER_TOKEN = 3  # most texts have fewer tokens: English has 4 to 5 bytes a token, code and other scripts about 3
+# The approximate number of tokens that a template adds to each message and to each tool.
 MESSAGE_TOKENS = 8
 TOOL_TOKENS = 16
-# The constraint service adds options for our own engine to schemas under this key.
+# The constraint service adds options for our own engine to schemas, under this key.
 _ENGINE_OPTIONS = "x-guidance"
 CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
 EMBEDDINGS_PATH = "/embeddings"
 _SCHEMA_NAME = "output"
-_MAX_SEED = 2**63 - 1  # engines keep a seed in 64 bits with a sign
+_MAX_SEED = 2**63 - 1  # engines store a seed as a signed 64-bit integer
 
 
 def estimate_text(text: str) -> int:
-    """Return the estimated tokens of a text; 0 for an empty text."""
+    """Return the estimated token count of a text, which is 0 for an empty text."""
     return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
 
 
 def estimate_prompt(prompt: Prompt) -> int:
-    """Return the estimated tokens of a prompt with its template and tools."""
+    """Return the estimated token count of a prompt, including its template and tools."""
     if isinstance(prompt, TokenPrompt):
         return len(prompt.tokens)
     if isinstance(prompt, str):
@@ -61,7 +61,10 @@ def estimate_prompt(prompt: Prompt) -> int:
 
 
 def schema_of(constraint: Constraint, model: str) -> dict[str, Any]:
-    """Return the schema of a constraint; raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) for any other kind."""
+    """Return the schema of a constraint.
+
+    Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) if the constraint is of another kind.
+    """
     schema: Any = None
     if constraint.kind is ConstraintKind.SCHEMA:
         schema = _parsed(constraint.text, model)
@@ -73,7 +76,7 @@ def schema_of(constraint: Constraint, model: str) -> dict[str, Any]:
 
 
 def refuse_constraint(model: str, reason: str) -> InvalidRequest:
-    """Return the refusal of a constraint by the engine of a model."""
+    """Return the error for a constraint that the engine of a model rejects."""
     return InvalidRequest(
         f"the engine of model {model!r} {reason}, or use a model that this service decodes itself",
         code=ErrorCode.CONSTRAINT_GRAMMAR_INVALID,
@@ -88,7 +91,7 @@ def _parsed(text: str, model: str) -> Any:
 
 
 def _schema_of_engine_text(parsed: Any) -> Any:
-    """Return the schema of an engine text that consists of a single schema; None for any other text."""
+    """Return the schema of an engine text that consists of a single schema, or None for any other text."""
     grammars = parsed.get("grammars")
     if not isinstance(grammars, list) or len(grammars) != 1 or not isinstance(grammars[0], dict):
         return None
@@ -103,10 +106,10 @@ class RemoteModel:
     """A model of another engine.
 
     Attributes:
-        info: Its description in this service.
-        name: Its name in the engine's API.
-        max_tokens_field: The API's field that limits the output.
-        extra_body: Fields of every request; null omits a field.
+        info: The model's description in this service.
+        name: The model's name in the engine's API.
+        max_tokens_field: The field of the API that limits the output.
+        extra_body: Additional fields of every request. A null value omits the field.
     """
 
     info: ModelInfo
@@ -117,17 +120,17 @@ class RemoteModel:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRequest:
-    """The path and the JSON of an HTTP request."""
+    """The path and the JSON body of an HTTP request."""
 
     path: str
     body: Mapping[str, Any]
 
 
 def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) -> RemoteRequest:
-    """Return the streamed request of an inference.
+    """Return the streamed request for an inference.
 
-    Raises InvalidRequest: CONSTRAINT_GRAMMAR_INVALID for a constraint other than a JSON Schema, TOOL_NOT_FOUND for a
-    choice of a tool that is not offered.
+    Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) if the constraint is not a JSON Schema, and InvalidRequest
+    (TOOL_NOT_FOUND) if the chosen tool is not offered.
     """
     if request.said_tokens:
         raise InvalidRequest("another engine serves the model, which continues no answer: leave said_tokens empty")
@@ -153,7 +156,7 @@ def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) 
 
 
 def embedding_request(texts: Sequence[str], model: RemoteModel) -> RemoteRequest:
-    """Return the request for the vectors of texts."""
+    """Return the request for the embedding vectors of texts."""
     body = {"model": model.name, "input": list(texts), "encoding_format": "float"}
     return RemoteRequest(EMBEDDINGS_PATH, _with_extra(body, model))
 
@@ -170,7 +173,10 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def _max_tokens(request: InferenceRequest, info: ModelInfo) -> int:
-    """Return the limit of the output; 0 leaves it to the engine, if the window may have less room than the default."""
+    """Return the output limit, or 0 to leave it to the engine.
+
+    It is 0 if the caller sets no limit and the window may have less room than the default.
+    """
     if request.max_tokens:
         return request.max_tokens
     if estimate_prompt(request.prompt) + DEFAULT_MAX_TOKENS <= info.context_window:

@@ -1,1 +1,1 @@
-"""Chooses the tokens of each step, and keeps computed ones for later requests."""
+"""Chooses the tokens of each step, and keeps computed tokens for later requests."""

@@ -1,12 +1,12 @@
 """Continues branches with the rows of logits after their tokens: candidates draw, branches part, candidates end.
 
 Theory of operation. Each candidate of a branch draws from the row after the branch's last token. The candidates that
-drew the same token stay together; the others part into branches of their own, which share the computed tokens. A draft
-is verified by the same draws: while the drawn token is the drafted token, the next row is valid too, and the branch
-continues with it. So a draft changes the number of steps, never the distribution of the output.
+drew the same token stay together. The other candidates part into separate branches, which share the computed tokens. A
+draft is verified by the same draws. While the drawn token is the drafted token, the next row is also valid, and the
+branch continues with that row. So a draft changes the number of steps, never the distribution of the output.
 
 Invariants:
-    1. `computed` of a continued branch counts exactly the tokens in its sequence: refused drafts are truncated.
+    1. `computed` of a continued branch counts exactly the tokens in its sequence: rejected drafts are truncated.
     2. Every candidate is in exactly one branch until its `Ended` event.
 """
 
@@ -37,7 +37,7 @@ _INDEX = attrgetter("index")
 
 
 class Advancing:
-    """Applies rows of logits to the branches of a seating, and appends the events of each change."""
+    """Applies rows of logits to the branches of a seating. Appends the events of each change."""
 
     def __init__(self, seating: Seating) -> None:
         self._seating = seating
@@ -46,7 +46,7 @@ class Advancing:
     def advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
         """Continue a branch with the rows after its tokens and after each token of its draft.
 
-        Return the number of drafted tokens that were drawn. An error in the sampling, constraint or text of a request
+        Returns the number of drafted tokens that were drawn. An error in the sampling, constraint or text of a request
         fails only that request.
         """
         ticket = branch.ticket
@@ -54,7 +54,7 @@ class Advancing:
             self._report_prompt(ticket, events)
         try:
             return self._advance(branch, draft, rows, events)
-        except InvalidRequest as error:  # the constraint cannot be enforced any longer
+        except InvalidRequest as error:  # the constraint can no longer be enforced
             self.fail(ticket, FailureCause.CONSTRAINT, str(error), events)
         except BaseException as error:  # noqa: BLE001 - a panic of a library written in Rust is not an Exception
             self.fail(ticket, FailureCause.UNEXPECTED, "", events, error)
@@ -73,7 +73,7 @@ class Advancing:
         events.append(Failed(ticket.number, cause, reason, error))
 
     def drop_cancelled(self, branch: Branch, events: list[SchedulerEvent]) -> None:
-        """End the cancelled candidates of a branch, and the branch with its last candidate."""
+        """End the cancelled candidates of a branch, and end the branch when its last candidate ends."""
         cancelled = [candidate for candidate in branch.candidates if candidate.is_cancelled]
         for candidate in cancelled:
             branch.candidates.remove(candidate)
@@ -104,9 +104,10 @@ class Advancing:
         return accepted
 
     def _draw(self, branch: Branch, row: Row, drafted: int | None, events: list[SchedulerEvent]) -> int:
-        """Let every candidate draw, and return the token of the candidates that stay in the branch.
+        """Draw a token for every candidate, and return the token of the candidates that stay in the branch.
 
-        They are those that drew the drafted token or, without such a draw, the most frequent token. The others part.
+        The candidates that drew the drafted token stay. If no candidate drew it, the candidates that drew the most
+        frequent token stay. The other candidates part.
         """
         groups: dict[int, list[Candidate]] = {}
         is_random = branch.output.is_random
@@ -127,7 +128,7 @@ class Advancing:
     def _part(
         self, branch: Branch, candidates: list[Candidate], token: int, row: Row, events: list[SchedulerEvent]
     ) -> None:
-        """Let the candidates that drew another token continue in a branch of their own."""
+        """Move the candidates that drew another token to a new branch, in which they continue."""
         other = Branch(branch.ticket, [], [], branch.output.fork(), candidates)
         step = self._accept(other, token, row, events)
         if step.finish_reason is not None:

@@ -1,19 +1,20 @@
 """Fills one batch: which branches are served, with how many of their pending tokens, and with which drafts.
 
-Theory of operation. Each tenant gets its share of the step's tokens, and shares that a tenant does not need go to the
-others. Among the branches of a tenant, those with few pending tokens come first, the longest unserved first, so that
-all decoding branches continue together. Prompts follow, in chunks: the oldest prompt gets at least half of the rest, so
-that it is not starved, and the shortest prompts get the other half, so that they need not wait for long ones. Drafts
-come last. A prompt is deferred while another prompt computes the same next tokens in the batch; it shares them
-afterwards. An engine that computes outputs and prompts faster apart gets them in turns.
+Theory of operation. Each tenant gets its share of the step's tokens. The part of a share that a tenant does not need
+goes to the other tenants. Among the branches of a tenant, those with few pending tokens come first, and of these the
+branch that has been unserved the longest comes first. So all decoding branches continue together. Prompts follow, in
+chunks. The oldest prompt gets at least half of the rest, so that it is not starved. The shortest prompts get the other
+half, so that they need not wait for long prompts. Drafts come last. A prompt is deferred while another prompt in the
+batch computes the same next tokens, and shares these tokens afterwards. If an engine computes outputs and prompts
+faster separately, they take turns.
 
 Invariants:
-    1. Work has at most the tokens of the budget: `step`, or `prompt` if the step computes no output.
+    1. The work has at most as many tokens as the budget allows: `step`, or `prompt` if the step computes no output.
     2. Every tenant with pending tokens gets a token, if there are at most as many tenants as tokens.
-    3. Beside prompts, decoding branches get at most three quarters of a tenant's share, and at least one token.
+    3. If there are prompts, decoding branches get at most three quarters of a tenant's share, and at least one token.
 
-Sources: chunked prefill beside decoding, A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with
-Sarathi-Serve", OSDI 2024.
+Sources: prompts computed in chunks together with decoding, A. Agrawal et al., "Taming Throughput-Latency Tradeoff in
+LLM Inference with Sarathi-Serve", OSDI 2024.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from services.inference.core.scheduling.branches import Branch
 from services.inference.core.scheduling.cache_owners import cache_keys
 from services.inference.core.scheduling.drafting import StepCosts
 
-_SHORT = 16  # a branch with at most so many pending tokens is served with the decoding branches
+_SHORT = 16  # a branch with at most this many pending tokens is served with the decoding branches
 _LONGEST_PROMPT_STEP_S = 0.3
 _LONGEST_OUTPUT_WAIT_S = 0.2
-_WORTH_WAITING = 16  # fewer tokens are recomputed sooner than they are shared
+_WORTH_WAITING = 16  # waiting to share fewer tokens takes longer than recomputing them
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """Tokens to append to a sequence of length `position`; the engine returns logits for the last `logit_rows` tokens.
 
-    `embeddings` of an image, a row for each token, replace the tokens as the model's input.
+    If `embeddings` of an image are set, with one row per token, they replace the tokens as the model's input.
     """
 
     sequence_id: int
@@ -50,7 +51,7 @@ class Slice:
 
 @dataclass(slots=True)
 class Work:
-    """The part of a batch for one branch: its next `size` pending tokens and, if no more are pending, a draft.
+    """The part of a batch for one branch: its next `size` pending tokens, and a draft if no more tokens are pending.
 
     Until the draft model has made its draft, `guesses` is the number of tokens that it may draft.
     """
@@ -64,17 +65,17 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Tokens in the batch."""
+        """The number of tokens in the batch."""
         return self.size + len(self.draft)
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are all pending tokens, so that the branch continues after the step."""
+        """Whether the work includes all pending tokens, so that the branch continues after the step."""
         return self.size == self.branch.pending
 
     @property
     def keys(self) -> list[int]:
-        """The cache keys of these tokens; valid until the branch continues."""
+        """The cache keys of these tokens, which are valid until the branch continues."""
         computed = self.slice.position
         keys = self.branch.keys[computed : computed + self.size]
         if self.draft:
@@ -82,7 +83,7 @@ class Work:
         return keys
 
     def plan_slice(self) -> Slice:
-        """Fix and return the slice for the engine, once the plan is made."""
+        """Set and return the slice for the engine, once the plan is made."""
         branch = self.branch
         assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
         start = branch.computed
@@ -106,7 +107,7 @@ class Turn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Maximum tokens of one step: `step`, or `prompt` if that is larger and the step computes no output.
+    """The maximum tokens of a step: `step`, or `prompt` if that is larger and the step computes no output.
 
     Without a `turn`, outputs and prompts are computed together.
     """
@@ -117,7 +118,7 @@ class StepBudget:
 
 
 def turn_of(work: Sequence[Work]) -> Turn:
-    """Return PROMPTS if a step computes any prompt, else OUTPUTS."""
+    """Return PROMPTS if a step computes any prompt, or OUTPUTS otherwise."""
     if any(_is_prompt(item.branch) for item in work):
         return Turn.PROMPTS
     return Turn.OUTPUTS
@@ -126,9 +127,10 @@ def turn_of(work: Sequence[Work]) -> Turn:
 def fill_batch(
     seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, prompt_costs: StepCosts | None = None
 ) -> list[Work]:
-    """Return the work of one step, within its budget; marks the deferred prompts.
+    """Return the work of one step, within its budget. Marks the deferred prompts.
 
-    `prompt_costs` are the costs of steps with prompts alone, if they differ from other steps of as many tokens.
+    `prompt_costs` are the costs of steps that contain only prompts, if they differ from the costs of other steps with
+    as many tokens.
     """
     longest_s = _LONGEST_PROMPT_STEP_S
     if budget.turn is not None:
@@ -140,7 +142,7 @@ def fill_batch(
     weights = [branches[0].ticket.weight for branches in tenants]
     for index, branches in enumerate(tenants):
         weighted = math.ceil(left * weights[index] / sum(weights[index:]))
-        after = len(tenants) - index - 1  # each later tenant gets a token too, if there are enough tokens
+        after = len(tenants) - index - 1  # each later tenant also gets a token if there are enough tokens
         share = min(left, max(1, min(weighted, left - after)))
         left -= share - _add_tenant(work, branches, share)
     for item in work:
@@ -152,7 +154,7 @@ def fill_batch(
 
 
 def _branches_of(turn: Turn, seated: Sequence[Branch]) -> tuple[Sequence[Branch], float]:
-    """Return the branches of a turn, and the maximum seconds of a step with prompts alone."""
+    """Return the branches of a turn, and the maximum seconds of a step that contains only prompts."""
     outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
     prompts = [branch for branch in seated if _is_prompt(branch)]
     if not (outputs and prompts):
@@ -165,9 +167,9 @@ def _is_prompt(branch: Branch) -> bool:
 
 
 def _token_limit(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts, longest_s: float) -> int:
-    """Return the maximum tokens of a step.
+    """Return the maximum number of tokens in a step.
 
-    Large steps compute prompts faster, but a cancellation and a new request wait for the end of the step.
+    Large steps compute prompts faster, but cancellations and new requests must wait for the end of the step.
     """
     for branch in seated:
         if branch.ticket.is_prompted and not _is_prompt(branch):
@@ -175,18 +177,18 @@ def _token_limit(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts,
     sizes = _prompt_sizes(budget)
     limit = next((size for size in sizes if 0 < costs.expect(size) <= longest_s), sizes[-1])
     rest = sum(branch.pending for branch in seated) - limit
-    # A separate step for so few tokens would take longer than adding them to this step.
+    # A separate step for this few tokens would take longer than adding them to this step.
     if budget.turn is not None and 0 < rest < budget.step and limit + rest <= budget.prompt:
         return limit + rest
     return limit
 
 
 def _prompt_sizes(budget: StepBudget) -> list[int]:
-    """Return the possible sizes of a step of prompts, the largest first."""
+    """Return the possible sizes of a step of prompts, in descending order."""
     sizes = [max(budget.step, budget.prompt)]
     while sizes[-1] // 2 >= budget.step:
         sizes.append(sizes[-1] // 2)
-    # If steps take turns, a step larger than those with outputs is faster even for fewer tokens.
+    # If steps take turns, a step that is larger than steps with outputs is faster even for fewer tokens.
     if budget.turn is None and sizes[-1] > budget.step:
         sizes.append(budget.step)
     return sizes
@@ -195,8 +197,8 @@ def _prompt_sizes(budget: StepBudget) -> list[int]:
 def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]:
     """Return the branches of each tenant, in the order in which tenants get their shares.
 
-    The tenant that needs the least of its share comes first, so that the others get the rest of it. If there are more
-    tenants than tokens, the longest unserved tenant comes first.
+    The tenant that needs the least of its share comes first, so that the other tenants get the rest of the share. If
+    there are more tenants than tokens, the tenant that has been unserved the longest comes first.
     """
     by_owner: dict[int, list[Branch]] = {}
     for branch in seated:
@@ -210,7 +212,7 @@ def _by_tenant(seated: Sequence[Branch], step_tokens: int) -> list[list[Branch]]
 
 
 def _add_tenant(work: list[Work], branches: Sequence[Branch], left: int) -> int:
-    """Add the work of one tenant, at most `left` tokens, and return the tokens that are left."""
+    """Add the work of one tenant, at most `left` tokens. Returns the number of tokens that are still left."""
     prompts: list[Branch] = []
     decoding: list[Branch] = []
     for branch in branches:
@@ -232,7 +234,7 @@ def _add_tenant(work: list[Work], branches: Sequence[Branch], left: int) -> int:
 
 
 def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
-    """Add prompts, the shortest first, except that the oldest gets half; return the tokens that are left."""
+    """Add prompts, shortest first, but reserve half for the oldest. Returns the number of tokens that are left."""
     oldest = min(prompts, key=lambda branch: branch.ticket.number)
     share = left
     if len(prompts) > 1:
@@ -245,7 +247,10 @@ def _add_prompts(work: list[Work], prompts: Sequence[Branch], left: int) -> int:
 
 
 def _add(work: list[Work], branch: Branch, limit: int) -> int:
-    """Add work for a branch and return its tokens; 0 without budget, or if another prompt computes the same tokens."""
+    """Add work for a branch and return its number of tokens.
+
+    Returns 0 if no budget is left, or if another prompt computes the same tokens.
+    """
     size = min(branch.pending_run, limit)
     if size <= 0:
         return 0
@@ -257,7 +262,7 @@ def _add(work: list[Work], branch: Branch, limit: int) -> int:
 
 
 def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
-    """Let the branches that get all their pending tokens draft, at most `left` tokens in all."""
+    """Add drafts to the branches that get all their pending tokens, at most `left` tokens in total."""
     rows = 0
     for item in work:
         rows += item.size
@@ -275,7 +280,8 @@ def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
 def _computes_next(item: Work, branch: Branch) -> bool:
     """Return whether the work of another prompt computes the next token of a branch, after the same tokens.
 
-    A request that keeps only a part of its tokens has a short suffix of its own, and waits only for longer runs.
+    A request that keeps only a part of its tokens has a short suffix that it does not share, so it waits only for
+    longer runs.
     """
     other = item.branch
     needed = 1

@@ -1,43 +1,43 @@
 """Plans the steps of the engine, and applies their results (continuous batching).
 
-Theory of operation. A request is a ticket. Its candidates are its answers; candidates that have sampled the same tokens
+Theory of operation. A request is a ticket. Its candidates are its answers. Candidates that have sampled the same tokens
 so far are one branch, with one sequence of the KV cache and one row per step. They part only where they draw different
-tokens. A branch has `tokens`, of which the first `computed` are in the cache; the others are pending. Pending tokens
-come from a new prompt, from a run of forced tokens, from the last draw, or from a preemption. The scheduler treats them
-all alike, so prefill, decoding and recomputation are one mechanism.
+tokens. A branch has `tokens`, of which the first `computed` are in the cache. The other tokens are pending. Pending
+tokens come from a new prompt, from a run of forced tokens, from the last draw, or from a preemption. The scheduler
+treats all pending tokens alike, so prefill, decoding and recomputation are one mechanism.
 
 A step has three parts:
 
-    decide  (under the loop's lock)  End cancelled and expired requests; give sequences to branches and admit requests
-            (`seating.py`); advance branches whose next row of logits is kept; fill one batch (`batch.py`); let a draft
-            model plan its drafts (`draft_model.py`); make room in the cache.
-    decode  (without the lock)       Carry out the operations on cells, and compute the batch.
-    apply   (under the loop's lock)  Enter the computed tokens into the tree; let each candidate draw from its row,
-            verify drafts, part branches, and return the events (`advancing.py`).
+    decide (under the loop's lock): End cancelled and expired requests. Give sequences to branches and admit requests
+        (`seating.py`). Advance branches whose next row of logits is kept. Fill one batch (`batch.py`). Plan the drafts
+        of a draft model (`draft_model.py`). Make room in the cache.
+    decode (without the lock): Carry out the operations on cells, and compute the batch.
+    apply (under the loop's lock): Enter the computed tokens into the tree. Draw from the row of each candidate, verify
+        drafts, part branches, and return the events (`advancing.py`).
 
 When the cache is full, idle tokens are evicted. If that does not suffice, the branch with the last turn loses its
-sequence and computes its tokens again later. `refuse` handles a cache that is full in spite of that, `fail` a failed
-step, and `compute_again` a failed operation on cells.
+sequence and computes its tokens again later. `refuse` handles a cache that is still full, `fail` handles a failed step,
+and `compute_again` handles a failed operation on cells.
 
 The scheduler is pure: time is an argument, randomness belongs to the requests, and the engine's work is a plan. So a
-test can replay any history, and compare the cache's bookkeeping with a model.
+test can replay any history and compare the cache's bookkeeping with a model.
 
 Invariants:
     1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` if it computes no output, and its cells fit into
        the cache.
-    2. Every candidate of an admitted request ends exactly once, and its request after it.
-    3. No branch with pending tokens waits indefinitely: the branch with the first turn is never preempted, every
-       `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, and no class of work, and no tenant, can
-       take the whole batch.
-    4. The same calls give the same plans and events.
-    5. A cancelled or expired request gives back its sequences before the next batch is made.
+    2. Every candidate of an admitted request ends exactly once, and the request ends after its candidates.
+    3. No branch with pending tokens waits indefinitely. The branch with the first turn is never preempted, and every
+       `FAIR_ADMISSION`-th admission takes the oldest request of its tenant. No class of work and no tenant can take the
+       whole batch.
+    4. The same calls return the same plans and events.
+    5. A cancelled or expired request returns its sequences before the next batch is made.
     6. An error in the sampling, constraint or text of one request ends only that request.
 
 Sources: iteration-level (continuous) batching, G.-I. Yu et al., "Orca: A Distributed Serving System for
-Transformer-Based Generative Models", OSDI 2022; prompts computed in chunks beside decoding, A. Agrawal et al., "Taming
-Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024; a radix tree of cached prefixes, L. Zheng
-et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024; prompt lookup decoding, A.
-Saxena, 2023.
+Transformer-Based Generative Models", OSDI 2022; prompts computed in chunks together with decoding, A. Agrawal et al.,
+"Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024; a radix tree of cached prefixes, L.
+Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024; prompt lookup decoding,
+A. Saxena, 2023.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MAX_PROMPTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next step: operations on the cache, in order, then one batch, perhaps empty; and the events so far."""
+    """The next step: operations on the cache, in order, then one batch, which may be empty, and the events so far."""
 
     operations: tuple[Operation, ...]
     slices: tuple[Slice, ...]
@@ -83,10 +83,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a scheduler; all are at least 1, but `queue_capacity` and `memo_rows` may be 0.
+    """The limits of a scheduler. Each limit is at least 1, except that `queue_capacity` and `memo_rows` may be 0.
 
-    A tenant that is not in `weights` has the weight 1. `prompt_step_tokens` is at least `step_tokens`; 0 stands for
-    `step_tokens`. Without `mixes_steps`, outputs and prompts are computed in turns.
+    A tenant that is not in `weights` has the weight 1. `prompt_step_tokens` is at least `step_tokens`; a value of 0
+    means `step_tokens`. Without `mixes_steps`, outputs and prompts take turns.
     """
 
     step_tokens: int
@@ -99,13 +99,13 @@ class Limits:
 
 
 class Scheduler:
-    """All requests of one engine. Call `decide`, then one of `apply`, `refuse` and `fail`, in turn.
+    """All requests of one engine. Alternate between `decide` and one of `apply`, `refuse` and `fail`.
 
     The batches of a draft model come between these two calls.
 
     Attributes:
         tree: The tokens in the cache.
-        rows_total: Computed tokens so far.
+        rows_total: The number of tokens computed so far.
     """
 
     def __init__(
@@ -137,17 +137,20 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for their first step."""
+        """The number of requests that wait for their first step."""
         return len(self._seating.waiting)
 
     @property
     def running(self) -> int:
-        """Sequences that are being decoded."""
+        """The number of sequences that are being decoded."""
         return len(self._seating.branches)
 
     @property
     def pending_prompt_tokens(self) -> int:
-        """Prompt tokens that are not computed yet; for waiting requests, the part that the cache has is an estimate."""
+        """The number of prompt tokens that are not computed yet.
+
+        For waiting requests, the number that the cache already has is an estimate.
+        """
         running = sum(branch.pending for branch in self._seating.branches if not branch.ticket.is_prompted)
         return running + self.queued_prompt_tokens
 
@@ -158,17 +161,17 @@ class Scheduler:
 
     @property
     def output_tokens_total(self) -> int:
-        """Tokens of all candidates so far, including running and failed ones."""
+        """The number of tokens of all candidates so far, including running and failed candidates."""
         return self._advancing.output_tokens_total
 
     @property
     def preemptions_total(self) -> int:
-        """Branches that lost their sequences."""
+        """The number of times that a branch has lost its sequence."""
         return self._seating.preemptions_total
 
     @property
     def refused_total(self) -> int:
-        """Requests that were refused because the queue was full."""
+        """The number of requests that were rejected because the queue was full."""
         return self._seating.refused_total
 
     @property
@@ -178,20 +181,23 @@ class Scheduler:
         return is_storing or bool(self._seating.waiting or self._seating.branches)
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return callers' keys of cached prompt prefixes; re-check at most `reviewed` prompts."""
+        """Return the callers' keys of cached prompt prefixes. Checks at most `reviewed` prompts again."""
         self._cached_prompts.review(self.tree, reviewed)
         return frozenset(self._cached_prompts.keys)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and all cached and parked tokens of every owner."""
+        """Return the owner number of a tenant, and the cached and parked tokens of all owners."""
         return self._owners.number_of(tenant), self.tree.runs()
 
     def kept_tokens(self, request: DecodeRequest) -> int:
-        """Return how many tokens of a prompt are cached or parked."""
+        """Return the number of tokens of a prompt that are cached or parked."""
         return self.tree.kept_length(request.keys(self._owners), len(request.tokens))
 
     def adopt(self, request: DecodeRequest, pieces: Sequence[Cells]) -> bool:
-        """Park the first blocks of a prompt, read from the store; False if they do not fit or are no longer needed."""
+        """Park the first blocks of a prompt, which were read from the store.
+
+        Returns False if the blocks do not fit or are no longer needed.
+        """
         if not pieces or request.blocks.root != self.saving.root:
             return False
         keys = request.keys(self._owners)
@@ -201,11 +207,11 @@ class Scheduler:
         return True
 
     def check_capacity(self, tenant: str) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no place for one more request of a tenant."""
+        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no slot for another request of a tenant."""
         self._seating.check_capacity(self._owners.number_of(tenant))
 
     def submit(self, request: DecodeRequest) -> int:
-        """Queue a request and return its number; raises Overloaded if the queue is full."""
+        """Queue a request and return its number. Raises Overloaded if the queue is full."""
         owner = self._owners.number_of(request.tenant)
         self._seating.check_capacity(owner)
         self._numbers += 1
@@ -216,17 +222,17 @@ class Scheduler:
         return self._numbers
 
     def cancel(self, number: int) -> None:
-        """Cancel a request at the next `decide`; no effect if it has ended."""
+        """Cancel a request at the next `decide`. Has no effect if the request has ended."""
         if (ticket := self._ticket(number)) is not None:
             ticket.is_cancelled = True
 
     def cancel_candidate(self, number: int, index: int) -> None:
-        """Cancel one candidate at the next `decide`; the others continue."""
+        """Cancel one candidate at the next `decide`. The other candidates continue."""
         if (ticket := self._ticket(number)) is not None and 0 <= index < len(ticket.candidates):
             ticket.candidates[index].is_cancelled = True
 
     def decide(self, now_s: float) -> Plan:
-        """Return the next step."""
+        """Plan the next step and return it."""
         events: list[SchedulerEvent] = []
         limits = self.limits
         self._now_s = now_s
@@ -253,17 +259,17 @@ class Scheduler:
         return Plan(operations, slices, tuple(events), tuple(work))
 
     def apply(self, plan: Plan, logits: Logits, cost: float = 0.0) -> list[SchedulerEvent]:
-        """Continue the branches of a plan.
+        """Apply the result of a plan, and return the events of its branches.
 
         Args:
             plan: The plan that the engine computed.
-            logits: The rows for the slices of the plan, in order; shape (rows, vocabulary).
-            cost: Seconds of the step; 0 if unknown.
+            logits: The rows for the slices of the plan, in order, with shape (rows, vocabulary).
+            cost: The duration of the step in seconds, or 0 if it is unknown.
         """
         events: list[SchedulerEvent] = []
         self._steps += 1
         self._learn_cost(plan, cost)
-        # All computed tokens are entered first: a branch that continues may share the tokens of another branch.
+        # All computed tokens are entered first, because a branch that continues may share the tokens of another branch.
         for item in plan.work:
             branch, ticket, tokens = item.branch, item.branch.ticket, item.size + len(item.draft)
             self.tree.append(item.slice.sequence_id, item.keys)
@@ -278,7 +284,7 @@ class Scheduler:
             branch, wanted = item.branch, item.slice.logit_rows
             rows = logits[first_row : first_row + wanted]
             first_row += wanted
-            # A branch whose request has just failed by another branch has no sequence any more.
+            # If another branch has just failed the request of this branch, this branch no longer has a sequence.
             if not wanted or branch.sequence_id is None:
                 continue
             if not branch.ticket.is_prompted:
@@ -294,7 +300,11 @@ class Scheduler:
         return events
 
     def refuse(self) -> list[SchedulerEvent]:
-        """Take back the last plan, because the cache had no room for it; nothing of it was computed."""
+        """Handle a plan that the cache had no room for. No part of the plan was computed.
+
+        Preempts the last branch. If only one branch has a seat, evicts idle tokens, or fails the request if that is
+        impossible.
+        """
         events: list[SchedulerEvent] = []
         seated = self._seating.seated()
         last = self._seating.last_of(seated)
@@ -306,7 +316,7 @@ class Scheduler:
         return events
 
     def fail(self, plan: Plan | None, reason: str, cause: FailureCause = FailureCause.ENGINE) -> list[SchedulerEvent]:
-        """Fail the requests of a plan, or all requests without a plan."""
+        """Fail the requests of a plan, or all requests if `plan` is None."""
         tickets = self._seating.tickets()
         if plan is not None:
             tickets = list({item.branch.ticket.number: item.branch.ticket for item in plan.work}.values())
@@ -316,8 +326,11 @@ class Scheduler:
         return events
 
     def compute_again(self, plan: Plan) -> list[SchedulerEvent]:
-        """Forget all cached tokens, because an operation of a plan failed; running requests recompute their tokens."""
-        # Some operations of the plan may have been carried out already. Dropping a piece twice is harmless.
+        """Clear all cached tokens, because an operation of a plan failed.
+
+        Running requests recompute their tokens.
+        """
+        # Some operations of the plan may already have been carried out. Dropping a piece twice is harmless.
         for operation in plan.operations:
             if isinstance(operation, Drop):
                 self.tree.operations.append(operation)
@@ -330,7 +343,10 @@ class Scheduler:
         return []
 
     def renew(self, tree: PrefixTree, limits: Limits, root: bytes = b"") -> None:
-        """Continue with an empty cache, new limits, and blocks of another root; only while no sequence is decoded."""
+        """Continue with an empty cache, new limits, and blocks of another root.
+
+        Call this only while no sequence is decoded.
+        """
         tree.changes = self.tree.changes + 1
         self.tree = self._seating.tree = tree
         self.limits = limits
@@ -353,7 +369,7 @@ class Scheduler:
         self.costs.load.add(parts, self.tree.used_tokens, cost)
 
     def _judge(self, item: Work, accepted: int) -> int:
-        """Learn from the draft of an item; return its accepted tokens if the draft model made it, else 0."""
+        """Learn from the draft of an item. Returns its accepted tokens if the draft model made it, or 0 otherwise."""
         branch, drafted = item.branch, len(item.draft)
         if self.draft_model is not None and item.is_guessed:
             self.guessed.add(drafted, accepted)
@@ -361,7 +377,7 @@ class Scheduler:
             return accepted
         if branch.drafter is not None:
             branch.drafter.judge(drafted, accepted)
-        if branch.ticket.request.may_draft:  # texts to score are not guesses
+        if branch.ticket.request.may_draft:  # texts to be scored are not guesses
             self.looked_up.add(drafted, accepted)
         return 0
 
@@ -382,7 +398,7 @@ class Scheduler:
                     break
 
     def _make_room_for(self, work: list[Work], events: list[SchedulerEvent]) -> list[Work]:
-        """Return work that fits into the cache: drops drafts, then preempts branches, the last first."""
+        """Return work that fits into the cache: drops drafts, then preempts branches, starting with the last branch."""
         while work and not self.tree.make_room(tokens=_cells_of(work)):
             seated = self._seating.seated()
             if any(item.draft or item.guesses for item in work):
@@ -397,7 +413,7 @@ class Scheduler:
         return work
 
     def _shrink(self, item: Work, events: list[SchedulerEvent]) -> list[Work]:
-        """Return the only work, cut to the free cells; fails its request if no cell is free."""
+        """Return the only work, cut to the free cells. Fails its request if no cell is free."""
         item.size = min(item.size, self.tree.free_tokens)
         if item.size > 0:
             return [item]
@@ -414,7 +430,7 @@ class Scheduler:
     def _advance(self, branch: Branch, draft: list[int], rows: Logits, events: list[SchedulerEvent]) -> int:
         """Continue a branch, and return the number of accepted tokens of its draft.
 
-        The cached blocks of its prompt are offered for storing while its sequence still holds them.
+        The cached blocks of its prompt are offered for storing while its sequence still holds these blocks.
         """
         ticket, blocks = branch.ticket, branch.ticket.request.blocks
         if blocks.names and not ticket.is_prompted:
@@ -424,7 +440,7 @@ class Scheduler:
         return self._advancing.advance(branch, draft, rows, events)
 
     def _save(self) -> None:
-        """Plan the storing of pending blocks, at most `SAVES_PER_STEP` in a step."""
+        """Plan the storing of pending blocks, with at most `SAVES_PER_STEP` blocks in a step."""
         planned = sum(isinstance(operation, Save) for operation in self.tree.operations)
         self.tree.operations += self.saving.take(SAVES_PER_STEP - planned, self.tree.holder)
 
@@ -438,7 +454,7 @@ class Scheduler:
 
 
 def _cells_of(work: Sequence[Work]) -> int:
-    """Return the cells that work needs, including granted drafts."""
+    """Return the number of cells that the work needs, including granted drafts."""
     cells = 0
     for item in work:
         cells += item.size + len(item.draft) + item.guesses
@@ -448,8 +464,8 @@ def _cells_of(work: Sequence[Work]) -> int:
 class CachedPrompts:
     """The callers' keys of cached prompt prefixes, for the last `capacity` computed prompts.
 
-    A prompt is remembered with its keys once it is computed. Each review looks up the cached part of a few prompts, in
-    rotation: a lookup takes some microseconds, and the engine waits meanwhile.
+    A prompt is recorded with its keys once it is computed. Each review looks up the cached part of a few prompts, in
+    rotation. Reviews are small because a lookup takes some microseconds, for which the engine waits.
     """
 
     def __init__(self, capacity: int = MAX_PROMPTS) -> None:
@@ -459,7 +475,7 @@ class CachedPrompts:
         self._uses: Counter[int] = Counter()
 
     def add(self, prefixes: PromptPrefixes, tokens: Iterable[int]) -> None:
-        """Remember a computed prompt; `tokens` are its keys in the cache."""
+        """Record a computed prompt. `tokens` are its keys in the cache."""
         if not prefixes.keys:
             return
         self._forget(prefixes.keys[-1])
@@ -470,7 +486,7 @@ class CachedPrompts:
             self._forget(next(iter(self._prompts)))
 
     def review(self, tree: PrefixTree, count: int) -> None:
-        """Look up the cached part of at most `count` prompts, the longest unreviewed first."""
+        """Look up the cached part of at most `count` prompts, starting with the longest unreviewed prompt."""
         for name in list(self._prompts)[:count]:
             self._prompts.move_to_end(name)
             prefixes, tokens = self._prompts[name]
@@ -480,7 +496,7 @@ class CachedPrompts:
             self.keys.difference_update(prefixes.keys[blocks:])
 
     def clear(self) -> None:
-        """Forget all prompts: the cache is empty."""
+        """Clear all prompts, because the cache is empty."""
         self.keys.clear()
         self._prompts.clear()
         self._uses.clear()

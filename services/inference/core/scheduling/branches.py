@@ -1,8 +1,8 @@
 """A request while it is decoded: its ticket, branches, candidates and events.
 
 A ticket is one request in the scheduler. Its candidates are its answers. Candidates that have sampled the same tokens
-so far are one branch. Events tell the request's receiver about each change, in order: Prompted, any number of Progress
-and Ended, then Finished; or Failed at any time as the last.
+so far are one branch. Events report each change to the request's receiver in order. Prompted comes first, then any
+number of Progress and Ended events, then Finished. Failed may come at any time, as the last event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.inference.core.scheduling.cache_owners import CacheOwners, cache_k
 from services.inference.core.scheduling.drafting import Drafter
 from services.inference.core.scheduling.stored_blocks import NO_BLOCKS, BlockNames
 
-# Candidates of one request often sample the same tokens at first; later rows are not worth their memory.
+# Candidates of one request often sample the same tokens at first. Later rows are not worth their memory.
 _MEMO_DEPTH = 8
 
 
@@ -31,16 +31,17 @@ class DecodeRequest:
 
     Attributes:
         draws: A random stream in [0, 1) for each candidate.
-        drafter: Drafts for a single candidate; ignored with several candidates.
-        may_draft: Whether a draft model may draft too.
-        shared_tokens: Length of the prompt's beginning that all tenants share in the cache. The rest is shared only
+        drafter: Makes drafts for a single candidate. It is ignored if there are several candidates.
+        may_draft: Whether a draft model may also draft.
+        shared_tokens: The length of the prompt's prefix that all tenants share in the cache. The rest is shared only
             among requests of the same `tenant`.
-        kept_tokens: Tokens of an ended candidate that the cache keeps for later requests; None keeps all.
+        kept_tokens: The number of tokens of an ended candidate that the cache keeps for later requests. With None, it
+            keeps all tokens.
         reports_tokens: Whether progress includes the new tokens, even before they form a whole character.
-        said_tokens: The beginning of the output, which has accepted them; `said_text` is reported once they are
-            computed.
-        blocks: Names of the prompt's blocks of cells that may be stored.
-        images: In the order of their positions; at least one token follows the last image.
+        said_tokens: The tokens that the output begins with and has already accepted. `said_text` is reported once they
+            are computed.
+        blocks: The names of the prompt's blocks of cells that may be stored.
+        images: The images in the order of their positions. At least one token follows the last image.
     """
 
     tokens: tuple[int, ...]
@@ -74,7 +75,7 @@ class DecodeRequest:
 
 @dataclass(slots=True)
 class Candidate:
-    """One of a request's answers."""
+    """A candidate, which is one of a request's answers."""
 
     index: int
     draw: Callable[[], float]
@@ -82,10 +83,11 @@ class Candidate:
 
 
 class Branch:
-    """Candidates that have sampled the same tokens so far; `tokens` from `computed` on are pending.
+    """Candidates that have sampled the same tokens so far. The tokens from index `computed` on are pending.
 
-    `keys` are the cache keys of `tokens`. A branch with a `sequence_id` has a seat; `is_deferred` marks a prompt that
-    waits for another prompt to compute the same tokens, `is_set_aside` a branch that lost its place to another tenant.
+    `keys` are the cache keys of `tokens`. A branch with a `sequence_id` has a seat. `is_deferred` marks a prompt that
+    waits for another prompt to compute the same tokens. `is_set_aside` marks a branch that lost its seat to another
+    tenant.
     """
 
     __slots__ = (
@@ -119,12 +121,15 @@ class Branch:
 
     @property
     def pending(self) -> int:
-        """Tokens to compute before the next logits; 0 if the memo has the row after the last token."""
+        """The number of tokens to compute before the next logits.
+
+        It is 0 if the memo has the row after the last token.
+        """
         return len(self.tokens) - self.computed
 
     @property
     def pending_run(self) -> int:
-        """Pending tokens up to the next image, or to the end of the image that they begin."""
+        """The number of pending tokens up to the next image, or to the end of the image that they begin."""
         images = self.ticket.request.images
         if not images:
             return self.pending
@@ -132,7 +137,7 @@ class Branch:
 
     @property
     def is_likely_to_recur(self) -> bool:
-        """Whether other candidates or requests are likely to sample its tokens; only then the memo keeps its row."""
+        """Whether other candidates or requests are likely to sample the same tokens. If not, the memo keeps no row."""
         if self.ticket.request.kept_tokens is not None:
             return False
         return not self.ticket.is_prompted or (self.ticket.is_shared and self.output.output_tokens < _MEMO_DEPTH)
@@ -144,21 +149,21 @@ class Branch:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The order among the branches of a tenant; the first in rank keeps its cells longest."""
+        """The branch's rank among the branches of a tenant. The first branch in rank keeps its cells longest."""
         return (*self.ticket.rank[:2], self.candidates[0].index)
 
 
 class Ticket:
-    """One request in the scheduler.
+    """A request in the scheduler.
 
     Args:
-        number: The number of the request; later requests have higher numbers.
+        number: The number of the request. Later requests have higher numbers.
         request: The request.
-        owners: Gives owner numbers to tenants and images.
+        owners: Assigns owner numbers to tenants and images.
         weight: The tenant's share of turns.
 
     Attributes:
-        owner: The owner number of its tenant.
+        owner: The owner number of the request's tenant.
         keys: The cache keys of the prompt's tokens.
         is_shared: Whether several candidates may sample the same tokens.
     """
@@ -183,11 +188,11 @@ class Ticket:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The rank of its first branch."""
+        """The rank of the request's first branch."""
         return (-self.request.priority, self.number, 0)
 
     def root(self) -> Branch:
-        """Return the first branch, with all candidates."""
+        """Return the first branch, which contains all candidates."""
         request = self.request
         branch = Branch(self, list(request.tokens), list(self.keys), request.output, list(self.candidates))
         branch.extend(request.said_tokens)
@@ -198,7 +203,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt of a request was processed; the wait for the first step had ended at `seated_s`, monotonic seconds."""
+    """Reports that the prompt of a request was processed.
+
+    The wait for the first step ended at `seated_s`, in monotonic seconds.
+    """
 
     number: int
     cached_prompt_tokens: int
@@ -207,7 +215,7 @@ class Prompted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Some candidates of a request have the same new text; each has `output_tokens` tokens now."""
+    """Reports new text that some candidates of a request share. Each now has `output_tokens` tokens."""
 
     number: int
     candidates: tuple[int, ...]
@@ -219,7 +227,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A candidate ended."""
+    """Reports that a candidate ended."""
 
     number: int
     candidate: int
@@ -231,7 +239,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All candidates of a request ended; `rows` counts the tokens computed for it."""
+    """Reports that all candidates of a request ended. `rows` is the number of tokens computed for the request."""
 
     number: int
     output_tokens: int
@@ -240,7 +248,7 @@ class Finished:
 
 
 class FailureCause(Enum):
-    """Why a request failed."""
+    """The reason that a request failed."""
 
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
@@ -252,7 +260,7 @@ class FailureCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request ended before its candidates; `error` is the exception of an UNEXPECTED failure."""
+    """Reports that a request ended before its candidates. `error` is the exception of an UNEXPECTED failure."""
 
     number: int
     cause: FailureCause

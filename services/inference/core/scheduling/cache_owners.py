@@ -1,11 +1,11 @@
 """Separates the callers of different tenants in the KV cache.
 
-Theory of operation. The cache shares the common tokens of two requests, so the count of cached tokens and the time to
-the first token reveal the prompts of other tenants. Therefore the cache identifies a token by a key: the token itself,
-with the owner of its request in the higher bits. The same token of another owner has another key, so no search finds
-it. The beginning of a prompt that the operator declared shared has owner 0 for all tenants. A position of an image has
-no token: each image of a tenant has its own owner number, and its positions replace the tokens. So equal images of a
-tenant share their cells, and other images share none.
+Theory of operation. If the cache shared the common tokens of any two requests, the count of cached tokens and the time
+to the first token would reveal the prompts of other tenants. Therefore, the cache identifies a token by a key. The key
+is the token itself, with the owner of its request in the higher bits. The same token of another owner has another key,
+so no search finds it. The prefix of a prompt that the operator declared shared has owner 0 for all tenants. A position
+of an image has no token. Each image of a tenant has a separate owner number, and the image's positions replace the
+tokens. So equal images of a tenant share their cells, and other images share no cells.
 
 Source of the attack: G. Wu et al., "I Know What You Asked: Prompt Leakage via KV-Cache Sharing in Multi-Tenant LLM
 Serving", NDSS 2025.
@@ -19,15 +19,15 @@ from typing import TypeVar
 
 SHARED_OWNER = 0
 MAX_OWNERS = 4096
-_OWNER_SHIFT = 24  # tokens have fewer bits; keys of few owners fit into a digit of Python's integers
+_OWNER_SHIFT = 24  # tokens have fewer bits; a key fits into one digit of a Python integer while there are few owners
 _TOKEN_MASK = (1 << _OWNER_SHIFT) - 1
 KeyT = TypeVar("KeyT")
 
 
 class CacheOwners:
-    """Owner numbers of the `capacity` most recently used tenants, and of as many images.
+    """The owner numbers of the `capacity` most recently used tenants, and of the same number of images.
 
-    A forgotten tenant or image gets a new number, and shares nothing that was computed before.
+    A tenant or image that was dropped gets a new number, and shares no tokens that were computed before.
     """
 
     def __init__(self, capacity: int = MAX_OWNERS) -> None:
@@ -61,11 +61,11 @@ def owner_of(key: int) -> int:
 
 
 def tokens_of(keys: Iterable[int]) -> tuple[int, ...]:
-    """Return the tokens of keys, whoever owns them."""
+    """Return the tokens of keys, regardless of their owners."""
     return tuple(key & _TOKEN_MASK for key in keys)
 
 
 def cache_keys(tokens: Iterable[int], owner: int) -> list[int]:
-    """Return the keys of an owner's tokens in the cache."""
+    """Return the cache keys of an owner's tokens."""
     base = owner << _OWNER_SHIFT
     return [base | token for token in tokens]

@@ -1,12 +1,12 @@
 """Drafts of a draft model: its sequences, which follow the branches, and its batches.
 
-Theory of operation. A draft model is a smaller model with the same tokens, in an engine of its own. If drafts pay for a
-branch, the branch has a follower: a sequence in that engine's cache, which computes the branch's tokens and then
-guesses the next tokens. In each step of the scheduler, `plan` grants drafts and makes room. The engine's loop then
-calls `next_slices` for one batch per position of the drafts, over all branches, until it is empty, and passes the best
-token of each row to `take`. The first batch also computes the missing tokens of followers, at most a step's tokens.
-`finish` puts the drafts into the plan's work. The cache is a `PrefixTree` with the same keys as the model's tree, so
-tenants share nothing that they do not share there.
+Theory of operation. A draft model is a smaller model with the same tokens, in a separate engine. If drafts are
+worthwhile for a branch, the branch has a follower. A follower is a sequence in that engine's cache, which computes the
+branch's tokens and then guesses the next tokens. In each step of the scheduler, `plan` grants drafts and makes room.
+The engine's loop then calls `next_slices` for one batch per position of the drafts, over all branches, until the batch
+is empty. It passes the best token of each row to `take`. The first batch also computes the missing tokens of followers,
+at most a step's tokens. `finish` puts the drafts into the plan's work. The cache is a `PrefixTree` with the same keys
+as the model's tree, so tenants share no more here than in the model's tree.
 
 Invariants:
     1. A batch has at most `step_tokens` tokens, and its cells fit into the cache.
@@ -28,15 +28,15 @@ from services.inference.core.scheduling.operations import Operation
 from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
-# A follower with at most so many pending tokens computes them and guesses in the same batch.
+# A follower with at most this many pending tokens computes them and guesses in the same batch.
 READY_TOKENS = 16
 
 
 class Follower:
-    """A branch's sequence in the draft model's cache; `sequence_id` is None until following pays.
+    """A branch's sequence in the draft model's cache. `sequence_id` is None until following is worthwhile.
 
     Attributes:
-        computed: Number of the branch's tokens in the cache.
+        computed: The number of the branch's tokens in the cache.
         guessed: The computed guesses after these tokens.
     """
 
@@ -52,13 +52,13 @@ class Follower:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can guess in this step."""
+        """Whether the follower can guess in this step."""
         return self.is_followed and self.standing.pending <= READY_TOKENS and self.standing.limit > 0
 
 
 @dataclass(slots=True)
 class _Guess:
-    """A draft that grows by a token per batch."""
+    """A draft that grows by one token per batch."""
 
     item: Work
     follower: Follower
@@ -66,7 +66,7 @@ class _Guess:
     tokens: list[int] = field(default_factory=list)
 
     def next_slice(self) -> Slice:
-        """Return the slice that computes the last guess, to guess the next token."""
+        """Return the slice that computes the last guess, so that the next token can be guessed."""
         follower = self.follower
         return Slice(_id_of(follower), self.tokens[-1:], follower.computed + len(follower.guessed), 1)
 
@@ -77,8 +77,8 @@ class DraftModel:
     Args:
         tree: The tokens in the draft model's cache.
         policy: Chooses the drafts.
-        step_tokens: Maximum tokens of one batch of the draft model.
-        vocabulary_size: Token ids below this are the same in both models.
+        step_tokens: The maximum number of tokens in one batch of the draft model.
+        vocabulary_size: Token ids below this number mean the same in both models.
     """
 
     def __init__(self, tree: PrefixTree, policy: DraftPolicy, *, step_tokens: int, vocabulary_size: int) -> None:
@@ -96,7 +96,7 @@ class DraftModel:
         self._has_begun = False
 
     def plan(self, work: Sequence[Work], branches: Sequence[Branch], left: int, costs: StepCosts) -> None:
-        """Grant drafts of at most `left` tokens in all, as `guesses` of the work."""
+        """Grant drafts of at most `left` tokens in total, as `guesses` of the work."""
         self._begin(work, left)
         self._forget(branches)
         if self.is_off or left <= 0:
@@ -109,16 +109,19 @@ class DraftModel:
         self._follow(followers)
 
     def take_operations(self) -> tuple[Operation, ...]:
-        """Remove and return the operations on the draft model's cache before the next batch."""
+        """Remove and return the pending operations on the draft model's cache, which must precede the next batch."""
         operations = tuple(self._tree.operations)
         self._tree.operations.clear()
         return operations
 
     def next_slices(self) -> tuple[Slice, ...]:
-        """Return the next batch; empty once all drafts are made. Pass its result to `take` before the next call."""
+        """Return the next batch, which is empty once all drafts are made.
+
+        Pass the result of the batch to `take` before the next call.
+        """
         if not self._has_begun:
             self._has_begun = True
-            # The scheduler may have withdrawn the room for a draft in the model's cache.
+            # The scheduler may have withdrawn the room for a draft in the main model's cache.
             self._guesses = [guess for guess in self._guesses if guess.item.guesses]
             self._due = self._guesses
             first = [self._slice(guess.follower, guess.follower.standing.pending, 1) for guess in self._due]
@@ -128,7 +131,7 @@ class DraftModel:
         return tuple(guess.next_slice() for guess in self._due)
 
     def take(self, best: Sequence[int], cost_s: float) -> None:
-        """Add the most probable token of each wanted row of the last batch, and the batch's cost."""
+        """Add the most probable token of each requested row of the last batch, and the batch's cost."""
         rows = sum(size for _, size in self._lagging)
         for follower, size in self._lagging:
             self._compute(follower, size)
@@ -144,14 +147,14 @@ class DraftModel:
         self._spent_s += cost_s
 
     def finish(self) -> None:
-        """Put the drafts into their work."""
+        """Put each draft into its work."""
         for guess in self._guesses:
             guess.item.draft = guess.tokens
             guess.item.guesses = 0
             guess.item.is_guessed = True
 
     def switch_off(self) -> None:
-        """Stop drafting; drops the drafts of this step."""
+        """Stop drafting, and drop the drafts of this step."""
         self.is_off = True
         for guess in self._guesses:
             guess.item.guesses = 0
@@ -159,12 +162,12 @@ class DraftModel:
         self._followers.clear()
 
     def judge(self, branch: Branch, drafted: int, accepted: int) -> None:
-        """Learn from the draft of a branch; the sampler picked its first `accepted` tokens."""
+        """Learn from the draft of a branch, whose first `accepted` tokens the sampler picked."""
         if (follower := self._followers.get(branch)) is not None:
             self.policy.learn(follower.standing, drafted, accepted)
 
     def settle(self, costs: StepCosts, cost_s: float, gained: int) -> None:
-        """Learn the cost of the step with its drafts; the sampler picked `gained` drafted tokens."""
+        """Learn the cost of the step with its drafts, of which the sampler picked `gained` tokens."""
         self.policy.settle(self._shape, costs, cost_s=cost_s, draft_s=self._spent_s, gained=gained)
 
     def renew(self, tree: PrefixTree, step_tokens: int) -> None:
@@ -182,14 +185,17 @@ class DraftModel:
         self._shape = StepShape(sum(item.tokens for item in work), max(1, served), left)
 
     def _may_draft(self, item: Work) -> bool:
-        """Return whether a branch decodes without a draft. Several candidates would part, so they get no drafts."""
+        """Return whether a branch decodes and has no draft yet.
+
+        Several candidates would part, so they get no drafts.
+        """
         branch = item.branch
         ticket = branch.ticket
         is_decoding = ticket.is_prompted and item.is_whole and len(branch.candidates) == 1
         return is_decoding and ticket.request.may_draft and not item.draft
 
     def _follower(self, branch: Branch) -> Follower:
-        """Return the follower of a branch, truncated to its common tokens with the branch."""
+        """Return the follower of a branch, truncated to the tokens that it has in common with the branch."""
         follower = self._followers.get(branch)
         if follower is None:
             follower = self._followers[branch] = Follower(branch, Standing(self.policy.first_acceptance))
@@ -210,7 +216,7 @@ class DraftModel:
         standing.limit = min(self._shape.left, standing.remaining)
 
     def _consider(self, follower: Follower, costs: StepCosts) -> None:
-        """Decide whether a branch is followed, and open its sequence."""
+        """Decide whether to follow a branch, and open the follower's sequence."""
         standing = follower.standing
         if follower.sequence_id is None or standing.pending > READY_TOKENS:
             follower.is_followed = standing.trial_rounds > 0 or self.policy.pays_to_follow(standing, self._shape, costs)
@@ -224,7 +230,10 @@ class DraftModel:
         return any(follower.standing.trial_rounds for follower in self._followers.values())
 
     def _open(self, follower: Follower) -> bool:
-        """Make sure that a follower has a sequence; False without a free id, or with a token outside the vocabulary."""
+        """Make sure that a follower has a sequence.
+
+        Returns False if no id is free or a token is outside the vocabulary.
+        """
         branch = follower.branch
         if follower.sequence_id is None:
             follower.sequence_id = self._tree.share(branch.keys, len(branch.keys) - 1)
@@ -244,7 +253,7 @@ class DraftModel:
                 self._guesses.append(_Guess(item, follower, depth))
 
     def _follow(self, followers: Iterable[Follower]) -> None:
-        """Compute tokens of the followers that are behind, as far as the batch and the cache have room."""
+        """Compute tokens for followers that lag behind, as far as the batch and the cache have room."""
         for follower in followers:
             size = min(follower.standing.pending - 1, self._step_tokens - self._first_tokens)
             if follower.is_followed and follower.standing.pending > READY_TOKENS and size > 0 and self._has_room(size):
@@ -252,17 +261,20 @@ class DraftModel:
 
     @property
     def _first_tokens(self) -> int:
-        """Tokens of the first batch so far."""
+        """The number of tokens in the first batch so far."""
         return sum(guess.follower.standing.pending for guess in self._guesses) + sum(size for _, size in self._lagging)
 
     def _has_room(self, tokens: int, depth: int = 0) -> bool:
-        """Make room in the cache for more tokens of the first batch and a draft; False if there is too little."""
+        """Make room in the cache for more tokens of the first batch and for a draft.
+
+        Returns False if there is too little room.
+        """
         first = self._first_tokens + tokens
         drafts = depth + sum(guess.depth for guess in self._guesses)
         return first <= self._step_tokens and self._tree.make_room(tokens=first + drafts)
 
     def _forget(self, branches: Sequence[Branch]) -> None:
-        """Release the followers of ended branches; their tokens can be shared until others need the room."""
+        """Release the followers of ended branches. Their tokens can be shared until their room is needed."""
         living = set(branches)
         for branch in [branch for branch in self._followers if branch not in living]:
             follower = self._followers.pop(branch)

@@ -1,13 +1,14 @@
 """Decides from measured costs which branches get drafts of a draft model, and how long the drafts are.
 
-Theory of operation. A draft of k tokens costs k steps of the draft model and k more rows of the model's step, and gains
-the tokens that the sampler picks. All three are measured: the costs of both models by rows, and the acceptance of each
-branch. Among all numbers of branches and lengths, the combination with the most expected tokens per second is chosen,
-if it beats decoding without drafts. Unmeasured costs count as their upper bounds.
+Theory of operation. A draft of k tokens costs k steps of the draft model and k more rows of the main model's step, and
+gains the tokens that the sampler picks. Three quantities are measured: the costs of both models by number of rows, and
+the acceptance of each branch. Among all numbers of branches and lengths, the combination with the most expected tokens
+per second is chosen if it is faster than decoding without drafts. Unmeasured costs count as their upper bounds.
 
-If no draft pays, a trial measures again from time to time. Trials are paid from an account. It earns a share of the
-time of all steps and the savings of drafts, and pays the losses of drafts. So trials that never pay cost at most this
-share. An account far in debt stops all drafts: then the measured costs do not predict the real costs.
+If no draft is worthwhile, a trial measures again from time to time. Trials are paid from an account. The account earns
+a share of the time of all steps and the savings of drafts, and pays the losses of drafts. So trials that never gain
+anything cost at most this share. An account far in debt stops all drafts, because the measured costs then do not
+predict the real costs.
 
 Source: expected tokens of speculative decoding by acceptance, Y. Leviathan et al., "Fast Inference from Transformers
 via Speculative Decoding", ICML 2023.
@@ -25,15 +26,15 @@ MAX_DEPTH = 8
 TRIAL_DEPTH = 4
 TRIAL_ROUNDS = 8
 INCOME_SHARE_OF_STEPS = 0.01
-_MAX_ACCOUNT_STEPS = 200.0  # the account holds no more than the time of so many steps
+_MAX_ACCOUNT_STEPS = 200.0  # the account holds at most the time of this many steps
 _MAX_DEBT_STEPS = 50.0
 _ASSUMED_ACCEPTANCE = 0.7
-# A branch learns its own acceptance fast. The initial acceptance of new branches follows all branches slowly.
+# A branch learns its own acceptance fast. The initial acceptance of new branches learns slowly from all branches.
 _BRANCH_LEARNING = 0.1
 _SHARED_LEARNING = 0.01
 _ASSUMED_TOKENS_LEFT = 128
-_MARGIN = 1.03  # measurements within this factor are equal
-_FOLLOWING_MARGIN = 1.1  # following first computes all tokens of a branch, which cannot be undone
+_MARGIN = 1.03  # measurements within this factor count as equal
+_FOLLOWING_MARGIN = 1.1  # following a branch first computes all its tokens, which cannot be undone
 
 
 @dataclass(slots=True)
@@ -42,10 +43,10 @@ class Standing:
 
     Attributes:
         acceptance: The estimated probability that a guess is right, given that the guesses before it were right.
-        pending: Tokens that the draft model must compute before it can guess.
-        limit: Maximum tokens to draft now.
-        remaining: Maximum tokens that the branch may still get.
-        trial_rounds: Remaining drafts of a trial, made even if they do not pay.
+        pending: The number of tokens that the draft model must compute before it can guess.
+        limit: The maximum number of tokens to draft now.
+        remaining: The maximum number of tokens that the branch may still get.
+        trial_rounds: The number of drafts left in a trial, which are made even if they are not worthwhile.
     """
 
     acceptance: float
@@ -55,14 +56,17 @@ class Standing:
     trial_rounds: int = 0
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft: one trial per token up to the first refused token."""
+        """Learn from a draft. Each token up to the first rejected token counts as one trial."""
         for index in range(min(drafted, accepted + 1)):
             self.acceptance += _BRANCH_LEARNING * ((index < accepted) - self.acceptance)
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """A step without drafts of the draft model: its rows, the branches that continue in it, and the rows left."""
+    """A step before the draft model adds drafts.
+
+    The shape holds the number of rows, of branches that continue in the step, and of rows left.
+    """
 
     rows: int
     served: int
@@ -70,36 +74,40 @@ class StepShape:
 
 
 class DraftPolicy(Protocol):
-    """Chooses drafts."""
+    """Chooses which branches get drafts, and how long the drafts are."""
 
     @property
     def first_acceptance(self) -> float:
         """The assumed acceptance of a new branch."""
 
     def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:
-        """Return the length of the draft for each ready branch; 0 is no draft."""
+        """Return the length of the draft for each ready branch, where 0 means no draft."""
 
     def pays_to_follow(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
-        """Return whether the draft model should begin to follow a branch."""
+        """Return whether the draft model should start to follow a branch."""
 
     def try_out(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
-        """Begin a trial with a branch if its cost can be paid; return whether it began."""
+        """Begin a trial with a branch if its cost can be paid, and return whether the trial began."""
 
     def learn_draft(self, rows: int, cost_s: float) -> None:
         """Learn the cost of a step of the draft model."""
 
     def settle(self, shape: StepShape, costs: StepCosts, *, cost_s: float, draft_s: float, gained: int) -> None:
-        """Enter a step in the account: its time, the draft model's time before it, and the tokens gained by drafts."""
+        """Enter a step in the account.
+
+        The entry includes the step's time, the draft model's time before the step, and the number of tokens that drafts
+        gained.
+        """
 
     def learn(self, standing: Standing, drafted: int, accepted: int) -> None:
-        """Learn from a draft; the sampler picked its first `accepted` tokens."""
+        """Learn from a draft, whose first `accepted` tokens the sampler picked."""
 
     def renew(self) -> None:
-        """Forget the costs, because the engine runs with other options from now on."""
+        """Clear the learned costs, because the engine runs with other options from now on."""
 
 
 class MeasuredWorth:
-    """Chooses drafts that pay by measured costs, in seconds, and acceptances."""
+    """Chooses drafts that are worthwhile by measured acceptances and costs, in seconds."""
 
     def __init__(self) -> None:
         self.first_acceptance = _ASSUMED_ACCEPTANCE
@@ -108,7 +116,7 @@ class MeasuredWorth:
         self._draft_costs = StepCosts()
 
     def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:
-        """Return the length of the draft for each ready branch; 0 is no draft."""
+        """Return the length of the draft for each ready branch, where 0 means no draft."""
         chosen = [0] * len(ready)
         if not ready or not self._may_spend(shape, costs):
             return chosen
@@ -129,7 +137,10 @@ class MeasuredWorth:
         return chosen
 
     def pays_to_follow(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
-        """Return whether the expected gain over the rest of an answer exceeds the cost of computing its tokens."""
+        """Return whether following a branch is expected to gain more than it costs.
+
+        The gain covers the rest of an answer. The cost is the time to compute the branch's pending tokens.
+        """
         if not self._may_spend(shape, costs):
             return False
         plain_s = costs.estimate(shape.rows)
@@ -140,7 +151,7 @@ class MeasuredWorth:
         return rest_s * (1 - 1 / gain) > self._draft_s(standing.pending, costs)
 
     def try_out(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
-        """Begin a trial if the account covers its cost with all guesses wrong."""
+        """Begin a trial if the account covers its cost even if all guesses are wrong."""
         if not costs.is_measured(shape.rows) or standing.remaining < TRIAL_ROUNDS:
             return False
         plain_s = costs.estimate(shape.rows)
@@ -155,7 +166,11 @@ class MeasuredWorth:
         self._draft_costs.learn(rows, cost_s)
 
     def settle(self, shape: StepShape, costs: StepCosts, *, cost_s: float, draft_s: float, gained: int) -> None:
-        """Enter a step in the account: its time, the draft model's time before it, and the tokens gained by drafts."""
+        """Enter a step in the account.
+
+        The entry includes the step's time, the draft model's time before the step, and the number of tokens that drafts
+        gained.
+        """
         plain_s = costs.estimate(shape.rows)
         self._gains_of_step.clear()
         self.account_s += INCOME_SHARE_OF_STEPS * cost_s
@@ -164,17 +179,17 @@ class MeasuredWorth:
         self.account_s = min(self.account_s, _MAX_ACCOUNT_STEPS * plain_s)
 
     def learn(self, standing: Standing, drafted: int, accepted: int) -> None:
-        """Learn from a draft: the branch's acceptance fast, the initial acceptance of new branches slowly."""
+        """Learn from a draft. The branch's acceptance changes fast, and the acceptance of new branches slowly."""
         standing.learn(drafted, accepted)
         standing.trial_rounds = max(0, standing.trial_rounds - 1)
         self.first_acceptance += _SHARED_LEARNING * drafted * (standing.acceptance - self.first_acceptance)
 
     def renew(self) -> None:
-        """Forget the costs."""
+        """Clear the learned costs."""
         self._draft_costs = StepCosts()
 
     def _best_depth(self, drafting: Sequence[Standing], shape: StepShape, costs: StepCosts) -> tuple[float, int]:
-        """Return the best expected tokens per second with equally long drafts for some branches, and the length."""
+        """Return the best expected tokens per second with equally long drafts for some branches, and their length."""
         best, best_depth = 0.0, 0
         tokens = float(shape.served)
         count = len(drafting)
@@ -188,7 +203,7 @@ class MeasuredWorth:
         return best, best_depth
 
     def _gain(self, acceptance: float, shape: StepShape, costs: StepCosts) -> float:
-        """Return the rate of tokens with drafts for branches of an acceptance, relative to the rate without drafts.
+        """Return the token rate with drafts for branches of this acceptance, relative to the rate without drafts.
 
         Steps of the draft model are shared, so all branches count as if they had drafts.
         """
@@ -200,9 +215,12 @@ class MeasuredWorth:
         return gain
 
     def _may_spend(self, shape: StepShape, costs: StepCosts) -> bool:
-        """Return whether the cost of a step without drafts is measured, and the account is not far in debt."""
+        """Return whether the cost of a step without drafts is measured and the account is not far in debt."""
         return costs.is_measured(shape.rows) and self.account_s > -_MAX_DEBT_STEPS * costs.estimate(shape.rows)
 
     def _draft_s(self, rows: int, costs: StepCosts) -> float:
-        """Return the cost of a step of the draft model; before any measurement, the larger cost of the model."""
+        """Return the cost of a step of the draft model.
+
+        Before any measurement, return the main model's cost, which is larger.
+        """
         return self._draft_costs.bound(rows) or costs.bound(rows)

@@ -1,10 +1,10 @@
 """Guesses the next tokens of an output from its own earlier tokens and its prompt (prompt lookup decoding).
 
-Theory of operation. An answer that quotes its prompt repeats runs of its tokens. If the last few tokens occurred
-before, the tokens after that occurrence become the draft. The draft is decoded in the same batch as the last token, and
-the sampler decides row by row: a wrong guess costs its rows, and never changes the output. Whether drafts pay depends
-on the acceptance of this sequence's earlier drafts and on the cost of rows on this machine; both are measured
-continuously.
+Theory of operation. An answer that quotes its prompt repeats runs of the prompt's tokens. If the last few tokens
+occurred before, the tokens after that occurrence become the draft. The draft is decoded in the same batch as the last
+token, and the sampler decides row by row. A wrong guess costs its rows, but never changes the output. Whether drafts
+are worthwhile depends on the acceptance of this sequence's earlier drafts and on the cost of rows on this machine. Both
+are measured continuously.
 
 Source: A. Saxena, "Prompt Lookup Decoding", 2023; verification as in Y. Leviathan et al., "Fast Inference from
 Transformers via Speculative Decoding", ICML 2023.
@@ -21,29 +21,29 @@ from services.inference.core.tuning import StepLoad
 
 MAX_DRAFT_TOKENS = 31
 _NGRAM = 4  # length of the repeated run, once a draft was right
-_FIRST_NGRAM = 10  # before the first right draft: names and phrases repeat without a longer repetition
+_FIRST_NGRAM = 10  # length before the first right draft, because names and phrases repeat without a longer repetition
 _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # assumed acceptance before the first draft of a sequence
 _LEARNING = 0.25
 _MEASURED_STEPS = 8
-_RETRY_TOKENS = 32  # pause after a draft that would not pay; it doubles each time
+_RETRY_TOKENS = 32  # pause after a draft that would not be worthwhile, which doubles each time
 
 
 @dataclass(slots=True)
 class DraftCount:
-    """Counts of drafted tokens, and of drafted tokens that the sampler picked."""
+    """The numbers of drafted tokens and of drafted tokens that the sampler picked."""
 
     drafted: int = 0
     accepted: int = 0
 
     def add(self, drafted: int, accepted: int) -> None:
-        """Count a draft."""
+        """Add the counts of a draft."""
         self.drafted += drafted
         self.accepted += accepted
 
 
 class StepCosts:
-    """The cost of a step by its number of rows, learned from the steps, in seconds.
+    """The cost of a step in seconds by its number of rows, learned from past steps.
 
     `load` counts the steps by kind.
     """
@@ -54,27 +54,36 @@ class StepCosts:
         self._learned: Counter[int] = Counter()
 
     def learn(self, rows: int, cost: float) -> None:
-        """Learn from a step; the estimate changes slowly, so that one disturbed step does not decide."""
+        """Learn from a step. The estimate changes slowly, so that one disturbed step has little influence."""
         if rows > 0 and cost > 0:
             before = self._seconds.get(rows, cost)
             self._seconds[rows] = before + min(cost - before, before) * 0.1
             self._learned[rows] += 1
 
     def is_measured(self, rows: int) -> bool:
-        """Return whether enough steps of at most `rows` were measured; the first steps are slow."""
+        """Return whether enough steps of at most `rows` rows were measured, because the first steps are slow."""
         return any(count >= _MEASURED_STEPS for size, count in self._learned.items() if size <= rows)
 
     def expect(self, rows: int) -> float:
-        """Return the measured cost of a step of `rows`, else its upper bound; 0 without any measurement."""
+        """Return the measured cost of a step with `rows` rows, or else its upper bound.
+
+        Returns 0 if nothing was measured.
+        """
         return self._seconds.get(rows) or self.bound(rows)
 
     def bound(self, rows: int) -> float:
-        """Return an upper bound for a step of `rows`: larger steps cost more, rows at most in proportion."""
+        """Return an upper bound for the cost of a step with `rows` rows.
+
+        Larger steps cost more, and the cost grows at most in proportion to the rows.
+        """
         bounds = [cost * max(1.0, rows / size) for size, cost in self._seconds.items()]
         return min(bounds, default=0.0)
 
     def estimate(self, rows: int) -> float:
-        """Return the cost of a step of `rows`, interpolated or extrapolated from measured steps; 0 without any."""
+        """Return the cost of a step with `rows` rows, interpolated or extrapolated from measured steps.
+
+        Returns 0 if nothing was measured.
+        """
         if rows in self._seconds:
             return self._seconds[rows]
         below = max((size for size in self._seconds if size < rows), default=None)
@@ -93,17 +102,17 @@ class Drafter(Protocol):
     """Guesses the next tokens of one sequence."""
 
     def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:
-        """Return the tokens to try after `tokens`, at most `limit`; empty if a draft would not pay.
+        """Return at most `limit` tokens to try after `tokens`, or an empty list if a draft is not worthwhile.
 
         Args:
-            tokens: All tokens of the sequence; the tokens of earlier calls are a prefix of them.
-            rows: Rows of the step without the draft.
-            limit: Maximum tokens to draft, at least 1.
+            tokens: All tokens of the sequence. The tokens of earlier calls are a prefix of them.
+            rows: The number of rows in the step without the draft.
+            limit: The maximum number of tokens to draft, at least 1.
             costs: The costs of steps.
         """
 
     def judge(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft; the sampler picked its first `accepted` tokens."""
+        """Learn from a draft, whose first `accepted` tokens the sampler picked."""
 
 
 class PromptLookup:
@@ -120,7 +129,7 @@ class PromptLookup:
         self._learn(tokens)
 
     def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:
-        """Return the tokens to try after `tokens`; empty if a draft would not pay."""
+        """Return the tokens to try after `tokens`, or an empty list if a draft is not worthwhile."""
         self._learn(tokens)
         if len(tokens) < self._paused_until:
             return []
@@ -136,7 +145,10 @@ class PromptLookup:
         return draft[:size]
 
     def judge(self, drafted: int, accepted: int) -> None:
-        """Learn from a draft: one trial per token up to the first refused token; the size doubles or halves."""
+        """Learn from a draft. Each token up to the first rejected token counts as one trial.
+
+        The maximum draft size doubles or halves.
+        """
         if accepted == drafted:
             self._max_size = min(2 * self._max_size, MAX_DRAFT_TOKENS)
             self._needed = _NGRAM
@@ -151,7 +163,7 @@ class PromptLookup:
         self._indexed = max(self._indexed, len(tokens))
 
     def _paying_size(self, max_size: int, rows: int, costs: StepCosts) -> int:
-        """Return the size with the best yield per cost; 0 if no size beats decoding without a draft."""
+        """Return the draft size with the best yield per cost, or 0 if no draft is faster than plain decoding."""
         plain = costs.estimate(rows)
         best, best_cost = 0, 1.0
         expected = 1.0
@@ -159,7 +171,8 @@ class PromptLookup:
         for size in range(1, max_size + 1):
             chance *= self._acceptance
             expected += chance
-            # This sequence is charged for all that the draft adds to the step, because the other rows wait for it.
+            # This sequence is charged for everything that the draft adds to the step, because the other rows wait for
+            # the draft.
             own = 1 + size / 2
             if plain > 0:
                 own = (costs.estimate(rows + size) - plain) / (plain / rows) + 1

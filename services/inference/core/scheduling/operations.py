@@ -1,4 +1,4 @@
-"""Operations on the cells of the engine's KV cache: the scheduler plans them, and the engine's loop applies them."""
+"""Operations on the cells of the engine's KV cache, which the scheduler plans and the engine's loop applies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-Cells = NDArray[np.uint8]  # cells in the engine's own form, outside its cache
+Cells = NDArray[np.uint8]  # cells in the engine's format, outside its cache
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPrefix:
-    """Let `target`, which is empty or holds the same tokens, share the first `length` tokens of `source`."""
+    """Shares the first `length` tokens of `source` with `target`, which is empty or holds the same tokens."""
 
     source: int
     target: int
@@ -21,7 +21,7 @@ class CopyPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Forget the tokens of a sequence from position `length` on."""
+    """Delete the tokens of a sequence from position `length` onwards."""
 
     sequence_id: int
     length: int
@@ -29,7 +29,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Copy the cells of a sequence from position `start` to position `end` to host memory, under a new key."""
+    """Copies the cells of a sequence from position `start` to position `end` to host memory, under a new key."""
 
     sequence_id: int
     start: int
@@ -39,7 +39,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Park a piece from the store, under a new key."""
+    """Parks a piece from the store under a new key."""
 
     key: int
     cells: Cells = field(compare=False, repr=False)
@@ -47,7 +47,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Unpark:
-    """Append a parked piece to the sequence that ends where it begins, and cut the sequence to `length` tokens."""
+    """Appends a parked piece to the sequence that ends where the piece starts, and cuts it to `length` tokens."""
 
     key: int
     sequence_id: int
@@ -56,14 +56,14 @@ class Unpark:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget a parked piece."""
+    """Drops a parked piece."""
 
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Store the cells of a sequence from position `start` to position `end` under a name."""
+    """Stores the cells of a sequence from position `start` to position `end` under a name."""
 
     sequence_id: int
     start: int

@@ -1,15 +1,15 @@
 """Tokens with a copy of their KV cells in host memory, to be copied back instead of recomputed.
 
-Copying takes milliseconds where computing takes seconds, and cells that stay in the cache slow every step.
+Copying takes milliseconds while computing takes seconds, and cells that stay in the cache slow every step.
 
 Theory of operation. An entry is the tokens of one sequence, and its cells are consecutive pieces. Entries share the
-pieces of their common tokens. If a new entry departs from another entry within a piece, it gets pieces of its own, cut
-at that position, so that later entries that depart there copy only the rest.
+pieces of their common tokens. If a new entry departs from another entry within a piece, the new entry gets separate
+pieces that are cut at that position. Later entries that depart there then copy only the rest.
 
 Invariants:
-    1. No entry is a prefix of another one.
+    1. No entry is a prefix of another entry.
     2. All pieces together have at most `capacity_tokens` tokens.
-    3. A piece belongs to at least one entry, and has the same place in all of them.
+    3. A piece belongs to at least one entry, and has the same position in all of its entries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORTH_A_PIECE = 16  # a shorter run of tokens is copied together with the next r
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The cells of an entry from position `start` to position `end`; no other piece has the same key."""
+    """The cells of an entry from position `start` to position `end`. No other piece has the same key."""
 
     key: int
     start: int
@@ -41,14 +41,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The pieces of a new entry that must be copied, and the keys of pieces that no entry uses any longer."""
+    """The pieces of a new entry that must be copied, and the keys of pieces that no entry uses any more."""
 
     new: Sequence[Piece]
     dropped: Sequence[int]
 
 
 class ParkedPrefixes:
-    """An index of entries by their tokens; the least recently used are dropped first."""
+    """An index of entries by their tokens. The least recently used entries are dropped first."""
 
     def __init__(self, capacity_tokens: int) -> None:
         self.parked_tokens = 0
@@ -74,13 +74,14 @@ class ParkedPrefixes:
         return best
 
     def length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens an entry has; this does not count as a use of it."""
+        """Return the number of the first `limit` tokens that an entry has. This does not count as a use."""
         return max((common_length(entry.tokens, tokens, limit) for entry in self._entries), default=0)
 
     def add(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Added | None:
-        """Add an entry; return None if another entry begins with all its tokens, or if it is too large.
+        """Add an entry, and return the pieces to copy and to drop.
 
-        With `ends`, new pieces end only at these positions, in ascending order; the last is the number of tokens.
+        Returns None if another entry begins with all its tokens, or if it is too large. If `ends` is given, new pieces
+        end only at these ascending positions, the last of which is the number of tokens.
         """
         allowed = tuple(ends)
         common = {entry: common_length(entry.tokens, tokens, len(tokens)) for entry in self._entries}
@@ -99,11 +100,11 @@ class ParkedPrefixes:
         return Added(new, dropped)
 
     def clear(self) -> list[int]:
-        """Forget all entries and return the keys of their pieces."""
+        """Drop all entries and return the keys of their pieces."""
         return [key for entry in list(self._entries) for key in self._drop(entry)]
 
     def _make_room(self, prefixes: Iterable[Entry], new_tokens: int) -> list[int]:
-        """Drop the prefixes of a new entry and the least recently used entries; return the keys of unused pieces."""
+        """Drop the prefixes of a new entry and the least recently used entries. Returns the keys of unused pieces."""
         unused = [key for other in prefixes for key in self._drop(other)]
         while self.parked_tokens + new_tokens > self.capacity_tokens:
             unused += self._drop(next(iter(self._entries)))
@@ -114,7 +115,7 @@ class ParkedPrefixes:
         return Piece(self._keys, start, end)
 
     def _drop(self, entry: Entry) -> list[int]:
-        """Forget an entry and return the keys of the pieces that no entry uses any longer."""
+        """Drop an entry and return the keys of the pieces that no entry uses any more."""
         del self._entries[entry]
         self._uses.subtract(piece.key for piece in entry.pieces)
         unused = [piece for piece in entry.pieces if not self._uses[piece.key]]
@@ -125,14 +126,14 @@ class ParkedPrefixes:
 
 
 def _cuts(start: int, longest: int, size: int, allowed: Sequence[int]) -> list[int]:
-    """Return the boundaries of new pieces from `start` to `size`; entries depart at `longest`."""
+    """Return the boundaries of new pieces from `start` to `size`. Other entries depart at `longest`."""
     if not allowed:
         allowed = (longest, size) if longest - start >= WORTH_A_PIECE else (size,)
     return [start, *(end for end in allowed if end > start)]
 
 
 def _shared_pieces(common: Mapping[Entry, int], allowed: Sequence[int]) -> list[Piece]:
-    """Return the longest run of an entry's pieces that lies within its common tokens with the new entry."""
+    """Return the longest run of an entry's pieces that lies within the tokens it shares with the new entry."""
     best: list[Piece] = []
     for entry, length in common.items():
         pieces = [piece for piece in entry.pieces if piece.end <= length]
@@ -144,7 +145,7 @@ def _shared_pieces(common: Mapping[Entry, int], allowed: Sequence[int]) -> list[
 
 
 def common_length(first: Sequence[int], second: Sequence[int], limit: int) -> int:
-    """Return the length of the common prefix, at most `limit`."""
+    """Return the length of the common prefix of two sequences, up to `limit`."""
     end = min(len(first), len(second), limit)
     low = 0
     step = 16

@@ -1,19 +1,21 @@
 """The tokens in the KV cache and the sequences that hold them: a radix tree over the tokens of all sequences.
 
 Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path from
-the root to the end of a node. A sequence shares the computed tokens of another sequence by a copy, which costs no cell.
-Finished sequences stay as idle ones, so that later sequences can share their tokens. The least recently used leaves of
-idle sequences make room, and are parked in host memory if they are long enough. The tree appends the operations on the
-engine's cache to `operations`, in order. All tokens in this module are keys (see `cache_owners.py`).
+the root to the end of a node. A sequence shares the computed tokens of another sequence by a copy, which needs no more
+cells. Finished sequences stay in the tree as idle sequences, so that later sequences can share their tokens. When room
+is needed, the least recently used leaves of idle sequences are evicted, and parked in host memory if they are long
+enough. The tree appends the operations on the engine's cache to `operations`, in order. All tokens in this module are
+keys (see `cache_owners.py`).
 
 Invariants:
-    1. A node is held by at least one sequence; a node's holders hold its parent too.
-    2. `used_tokens` is the sum of the nodes' lengths and never exceeds the capacity, if room was made first.
-    3. Of the children that begin with the same token, `share` finds only one. The others are twins: two sequences
-       computed the same token at the same time. Twins count as used and are removed with their sequences.
+    1. A node is held by at least one sequence. The holders of a node also hold its parent.
+    2. `used_tokens` is the sum of the nodes' lengths. It never exceeds the capacity if room was made first.
+    3. Of the children that begin with the same token, `share` finds only one. The other children are twins, which exist
+       because two sequences computed the same token at the same time. Twins count as used and are removed with their
+       sequences.
 
 Source: RadixAttention, L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS
-2024. Here evicted leaves are parked in host memory, and tenants are separated by their keys.
+2024. Here, evicted leaves are parked in host memory, and tenants are separated by their keys.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ class CachedRun:
     """A run of keys that continues another run in the same list.
 
     Attributes:
-        parent: The index of the continued run, lower than its own; -1 at the beginning of a sequence.
-        tokens: At least one key.
+        parent: The index of the run that this run continues, which is lower than this run's index. It is -1 at the
+            beginning of a sequence.
+        tokens: The keys of the run, at least one.
     """
 
     parent: int
@@ -66,19 +69,19 @@ class _Node:
 
     @property
     def is_found(self) -> bool:
-        """Whether `share` finds this node: it is its parent's child for its first token, not a twin."""
+        """Whether `share` finds this node: its parent's child for its first token is this node, not a twin."""
         return self.parent is not None and self.parent.children.get(self.tokens[0]) is self
 
 
 class PrefixTree:
-    """Cells and holders of one KV cache; sequence ids are 0 to `max_sequences` - 1."""
+    """The cells and holders of one KV cache. Sequence ids are 0 to `max_sequences` - 1."""
 
     def __init__(
         self, *, capacity_tokens: int, max_sequences: int, max_idle_tokens: int, max_parked_tokens: int = 0
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.used_tokens = 0
-        self.changes = 0  # grows when the cached or parked tokens change
+        self.changes = 0  # increases when the cached or parked tokens change
         self.operations: list[Operation] = []
         self.parked = ParkedPrefixes(max_parked_tokens)
         self._max_idle_tokens = max_idle_tokens
@@ -90,12 +93,12 @@ class PrefixTree:
 
     @property
     def free_tokens(self) -> int:
-        """Cells that no sequence holds."""
+        """The number of cells that no sequence holds."""
         return self.capacity_tokens - self.used_tokens
 
     @property
     def idle_sequences(self) -> int:
-        """Number of finished sequences whose tokens are still cached."""
+        """The number of finished sequences whose tokens are still cached."""
         return len(self._idle)
 
     def length(self, sequence_id: int) -> int:
@@ -108,20 +111,20 @@ class PrefixTree:
         return [token for run in reversed(runs) for token in run]
 
     def held_tokens(self, sequence_ids: Iterable[int]) -> int:
-        """Return how many cells some sequences hold together."""
+        """Return the number of cells that the sequences hold together."""
         nodes = {id(node): node for sequence_id in sequence_ids for node in self._path(self._leaves[sequence_id])}
         return sum(len(node.tokens) for node in nodes.values())
 
     def shared_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens are cached."""
+        """Return the number of the first `limit` tokens that are cached."""
         return self._find(tokens, limit)[1]
 
     def kept_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return how many of the first `limit` tokens are cached or parked, and need not be computed."""
+        """Return the number of the first `limit` tokens that are cached or parked and need not be computed."""
         return max(self.shared_length(tokens, limit), self.parked.length(tokens, limit))
 
     def runs(self) -> list[CachedRun]:
-        """Return all tokens that `share` finds, cached or parked; parked runs may repeat cached ones."""
+        """Return all tokens that `share` finds, cached or parked. Parked runs may repeat cached runs."""
         runs = [CachedRun(-1, entry) for entry in self.parked.entries]
         ahead = [(child, -1) for child in self._root.children.values()]
         while ahead:
@@ -132,7 +135,7 @@ class PrefixTree:
 
     @property
     def idle_tokens(self) -> int:
-        """Cells that only finished sequences hold; they are freed when other sequences need them."""
+        """The number of cells that only finished sequences hold. They are freed when other sequences need them."""
         counted: set[int] = set()
         total = 0
         for sequence_id in self._idle:
@@ -145,7 +148,10 @@ class PrefixTree:
         return total
 
     def share(self, tokens: Sequence[int], limit: int) -> int | None:
-        """Open a sequence with the cached or parked part of the first `limit` tokens; None without a free id."""
+        """Open a sequence with the cached or parked part of the first `limit` tokens, and return its id.
+
+        Returns None if no id is free.
+        """
         parked = self.parked.find(tokens, limit)
         cached = self.shared_length(tokens, limit)
         if parked is None or parked[1] < cached + WORTH_PARKING:
@@ -154,20 +160,20 @@ class PrefixTree:
         missing = [piece for piece in entry.pieces if cached < piece.end and piece.start < length]
         if not self.make_room(tokens=missing[-1].end - missing[0].start, sequences=1):
             return self._open(*self._find(tokens, limit))
-        # Making room may have dropped these parked pieces, or cached tokens: then start again.
+        # Making room may have dropped these parked pieces or cached tokens. If so, start again.
         node, shared = self._find(tokens, limit)
         if shared != cached or self.parked.find(tokens, limit) != parked:
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
         self._restore(sequence_id, missing, node, length)
-        self._hold(sequence_id, node, shared)  # share the cached part instead of holding it twice
+        self._hold(sequence_id, node, shared)  # share the cached part instead of holding its tokens twice
         self.append(sequence_id, tokens[shared:length])
         self._touch(self._leaves[sequence_id])
         return sequence_id
 
     def adopt(self, tokens: Sequence[int], pieces: Sequence[Cells]) -> bool:
-        """Park stored pieces of equal length; False if their tokens are parked already or too many."""
+        """Park stored pieces of equal length. Returns False if their tokens are already parked or are too many."""
         size = len(tokens) // len(pieces)
         added = self._add_parked(tokens, range(size, len(tokens) + 1, size))
         self.operations.extend(Adopt(piece.key, pieces[piece.start // size]) for piece in added)
@@ -175,21 +181,24 @@ class PrefixTree:
         return bool(added)
 
     def holder(self, tokens: Sequence[int], length: int) -> int | None:
-        """Return a sequence that holds the first `length` tokens, if there is any."""
+        """Return the id of a sequence that holds the first `length` tokens, or None if there is no such sequence."""
         node, cached = self._find(tokens, length)
         if cached < length or not node.holders:
             return None
         return min(node.holders)
 
     def fork(self, sequence_id: int, length: int) -> int | None:
-        """Open a sequence with the first `length` tokens of another sequence; None without a free id."""
+        """Open a sequence with the first `length` tokens of another sequence, and return its id.
+
+        Returns None if no id is free.
+        """
         node = self._leaves[sequence_id]
         while node.start >= length and node.parent is not None:
             node = node.parent
         return self._open(node, length)
 
     def append(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Add computed tokens to the end of a sequence. Room must have been made."""
+        """Add computed tokens to the end of a sequence. The caller must have made room."""
         if not tokens:
             return
         leaf = self._leaves[sequence_id]
@@ -205,13 +214,13 @@ class PrefixTree:
         self.changes += 1
 
     def truncate(self, sequence_id: int, length: int) -> None:
-        """Forget the tokens of a sequence from position `length` on."""
+        """Delete the tokens of a sequence from position `length` onwards."""
         if length < self.length(sequence_id):
             self.operations.append(Truncate(sequence_id, length))
             self._cut(sequence_id, length)
 
     def close(self, sequence_id: int) -> None:
-        """Forget a sequence; its id is free again."""
+        """Remove a sequence and free its id."""
         self.operations.append(Truncate(sequence_id, 0))
         self._cut(sequence_id, 0)
         del self._leaves[sequence_id]
@@ -221,7 +230,7 @@ class PrefixTree:
     def release(self, sequence_id: int) -> None:
         """Keep a finished sequence as idle, cut to the tokens that `share` finds.
 
-        Idle sequences whose tokens other sequences hold too are closed.
+        Closes idle sequences whose tokens are also held by other sequences.
         """
         keep = leaf = self._leaves[sequence_id]
         for node in self._path(leaf):
@@ -238,7 +247,7 @@ class PrefixTree:
             pass
 
     def clear(self) -> None:
-        """Forget all sequences and parked tokens, including leftovers of closed sequences in the engine."""
+        """Remove all sequences and parked tokens, including leftovers of closed sequences in the engine."""
         for sequence_id in sorted(self._leaves):
             self.close(sequence_id)
         self.operations.extend(Truncate(sequence_id, 0) for sequence_id in self._free_ids)
@@ -247,7 +256,7 @@ class PrefixTree:
         self.changes += 1
 
     def make_room(self, tokens: int = 0, sequences: int = 0) -> bool:
-        """Evict idle tokens until so many cells and ids are free; False if that is impossible."""
+        """Evict idle tokens until `tokens` cells and `sequences` ids are free. Returns False if that is impossible."""
         while self.capacity_tokens - self.used_tokens < tokens or len(self._free_ids) < sequences:
             if not self._evict():
                 return False
@@ -256,7 +265,7 @@ class PrefixTree:
     def _open(self, node: _Node, length: int) -> int | None:
         if not self.make_room(sequences=1):
             return None
-        # Making room may have evicted the node; the rest of its path is still there.
+        # Making room may have evicted the node, but the rest of its path is still there.
         while node.parent is not None and not node.holders:
             node = node.parent
         length = min(length, node.end)
@@ -266,7 +275,7 @@ class PrefixTree:
         return sequence_id
 
     def _hold(self, sequence_id: int, node: _Node, length: int) -> None:
-        """Let an empty sequence hold the path to `node`, up to `length`."""
+        """Make an empty sequence hold the path to `node`, up to `length`."""
         if length:
             leaf = self._split(node, length)
             self.operations.append(CopyPrefix(min(leaf.holders), sequence_id, length))
@@ -289,7 +298,7 @@ class PrefixTree:
         return node, length
 
     def _split(self, node: _Node, length: int) -> _Node:
-        """Return the node that ends at `length`; splits `node` if it is longer."""
+        """Return the node that ends at `length`. Splits `node` if it is longer."""
         if length == node.end:
             return node
         parent = node.parent
@@ -322,7 +331,10 @@ class PrefixTree:
         self._leaves[sequence_id] = leaf
 
     def _evict(self) -> bool:
-        """Drop the least recently used leaf of an idle sequence, and park it if it is long; False without a leaf."""
+        """Drop the least recently used leaf of an idle sequence, and park the leaf if it is long.
+
+        Returns False if there is no such leaf.
+        """
         if not self._idle:
             return False
         sequence_id = min(self._idle, key=lambda idle: (self._leaves[idle].last_used, idle))
@@ -341,7 +353,10 @@ class PrefixTree:
         self.operations.extend(Park(sequence_id, piece.start, piece.end, piece.key) for piece in added)
 
     def _add_parked(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Sequence[Piece]:
-        """Park tokens and return the pieces to copy; empty if they are parked already or too many."""
+        """Park tokens and return the pieces to copy.
+
+        Returns no pieces if the tokens are already parked or are too many.
+        """
         added = self.parked.add(tokens, ends)
         if added is None:
             return ()
@@ -357,7 +372,7 @@ class PrefixTree:
             self.operations.append(Unpark(piece.key, sequence_id, min(piece.end, length)))
 
     def _drop(self, key: int) -> None:
-        """Let the engine forget a parked piece; a planned adoption that no planned operation needs is cancelled."""
+        """Drop a parked piece in the engine. Cancels a planned adoption that no planned operation needs."""
         if not any(isinstance(planned, Unpark) and planned.key == key for planned in self.operations):
             self.operations = [
                 planned for planned in self.operations if not (isinstance(planned, Adopt) and planned.key == key)

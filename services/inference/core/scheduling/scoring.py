@@ -1,8 +1,8 @@
-"""Scores given texts: an output whose tokens are given, drafted as a whole so that its rows share one batch.
+"""Scores given texts: an output whose tokens are given and drafted as a whole, so that its rows share one batch.
 
-Theory of operation. The continuations of a prompt form a tree of prefixes. A row of logits after a prefix gives the
+Theory of operation. The continuations of a prompt form a tree of prefixes. A row of logits after a prefix holds the
 probabilities of every next token, so any number of one-token labels costs one row. A `Reading` is a path through the
-tree; each prefix that has a continuation is read by exactly one reading.
+tree. Each prefix that has a continuation is read by exactly one reading.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.inference.core.scheduling.drafting import StepCosts
 
 
 class _Prefix:
-    """A prefix of continuations: the prefixes one token longer, and the log-probabilities read after this prefix."""
+    """A prefix of continuations, with the prefixes one token longer and the log-probabilities read after it."""
 
     __slots__ = ("longer", "read")
 
@@ -28,14 +28,17 @@ class _Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A path of tokens, with the tokens whose log-probabilities are read before each path token and after the last."""
+    """A path of tokens.
+
+    `wanted` lists the tokens whose log-probabilities are read before each path token and after the last path token.
+    """
 
     path: tuple[int, ...]
     wanted: tuple[tuple[int, ...], ...]
 
 
 class ContinuationTree:
-    """The continuations of one prompt, as tokens; an empty continuation needs no reading."""
+    """The continuations of one prompt, as tokens. An empty continuation needs no reading."""
 
     def __init__(self, continuations: Iterable[Sequence[int]]) -> None:
         self._root = _Prefix()
@@ -46,7 +49,7 @@ class ContinuationTree:
         self.readings = self._read_all()
 
     def take(self, reading: Reading, logprobs: Sequence[TokenLogprob]) -> None:
-        """Keep the log-probabilities of a reading, in the order of its wanted tokens."""
+        """Store the log-probabilities of a reading, in the order of its wanted tokens."""
         prefix, left = self._root, iter(logprobs)
         for position, wanted in enumerate(reading.wanted):
             for token in wanted:
@@ -55,7 +58,7 @@ class ContinuationTree:
                 prefix = prefix.longer[reading.path[position]]
 
     def logprobs_of(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """Return the log-probability of each token of a continuation, after all readings."""
+        """Return the log-probability of each token of a continuation. Call this after all readings."""
         prefix, logprobs = self._root, list[TokenLogprob]()
         for token in tokens:
             logprobs.append(prefix.read[token])
@@ -63,7 +66,7 @@ class ContinuationTree:
         return tuple(logprobs)
 
     def _read_all(self) -> tuple[Reading, ...]:
-        """Return readings that together want each token after each prefix once."""
+        """Return readings that together cover each token after each prefix once."""
         readings: list[Reading] = []
         open_prefixes: list[tuple[tuple[int, ...], _Prefix]] = [((), self._root)] if self._root.longer else []
         while open_prefixes:
@@ -83,7 +86,7 @@ class ContinuationTree:
 
 
 class GivenOutput:
-    """An output of a reading's path; it reports the log-probabilities of the wanted tokens."""
+    """An output that follows a reading's path and reports the log-probabilities of the wanted tokens."""
 
     is_random = False
     constraint_satisfied = False
@@ -95,13 +98,13 @@ class GivenOutput:
         self.output_tokens = 0
 
     def fork(self) -> GivenOutput:
-        """Return an output with the same tokens so far, which continues separately."""
+        """Return a copy of this output with the same tokens so far, which continues separately."""
         other = GivenOutput(self._vocabulary, self._reading)
         other.output_tokens = self.output_tokens
         return other
 
     def rank(self, logits: Logits) -> Row:
-        """Return the next token of the path as the only choice; after the path, any wanted token."""
+        """Return the next token of the path as the only choice. After the path, return any wanted token."""
         path, wanted = self._reading.path, self._reading.wanted[self.output_tokens]
         following = (*path[self.output_tokens :], *wanted)[0]
         logprobs = None
@@ -110,7 +113,7 @@ class GivenOutput:
         return Row(certain(following), logprobs)
 
     def accept(self, token: int, row: Row) -> Step:
-        """Continue along the path."""
+        """Advance along the path by one token."""
         logprobs: tuple[TokenLogprob, ...] = ()
         if row.log_probabilities is not None:
             logprobs = tuple(
@@ -124,7 +127,7 @@ class GivenOutput:
 
 
 class GivenDraft:
-    """Drafts the given tokens after a prompt of `prompt_tokens`."""
+    """Drafts the given tokens after a prompt of `prompt_tokens` tokens."""
 
     def __init__(self, tokens: Sequence[int], prompt_tokens: int) -> None:
         self._tokens = list(tokens)
@@ -136,4 +139,4 @@ class GivenDraft:
         return self._tokens[position : position + limit]
 
     def judge(self, drafted: int, accepted: int) -> None:
-        """Ignore the result: given tokens are always accepted."""
+        """Ignore the result, because given tokens are always accepted."""

@@ -1,25 +1,26 @@
 """Gives branches sequences of the KV cache, admits waiting requests, and preempts branches when there is no room.
 
 Theory of operation. A branch has a seat while it has a sequence. When cells run out, the branch with the last turn
-loses its seat and computes its tokens again later (recomputation instead of swapping, as vLLM does; W. Kwon et al.,
-"Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023). When all places are
-taken, a tenant with fewer places gets a place of a tenant with more, whose last branch is set aside.
+loses its seat and computes its tokens again later (recomputation instead of swapping, as in vLLM; W. Kwon et al.,
+"Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023). When all slots are
+taken, a tenant with fewer slots gets a slot from a tenant with more slots, whose last branch is set aside.
 
-Turns decide the order of tenants. Each branch has a round among the branches of its tenant: the first in rank has round
-0, the next has round 1, and so on. All branches of round 0 come before all of round 1, whoever asked first, so a tenant
-with two hundred requests has one branch in round 0 like a tenant with one request. A tenant of weight 2 has two
-branches where others have one. Within a round, tenants follow the order of their last admissions, or of the times at
-which they began to wait. Within a tenant, branches follow their ranks.
+Turns determine the order of tenants. Each branch has a round among the branches of its tenant: the first in rank has
+round 0, the next has round 1, and so on. All branches of round 0 come before all branches of round 1, regardless of the
+order of their requests. So a tenant with two hundred requests has one branch in round 0, like a tenant with one
+request. A tenant of weight 2 has two branches where a tenant of weight 1 has one branch. Within a round, tenants follow
+the order of their last admissions, or of the times at which they began to wait. Within a tenant, branches follow their
+ranks.
 
 Invariants:
     1. The branch with the first turn is never preempted.
-    2. A branch loses its seat only to a branch of an earlier round, so that two tenants never take each other's seats
-       in alternation.
-    3. Every `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, whatever its priority.
-    4. In a full queue, each owner keeps an equal share of the places.
+    2. A branch loses its seat only to a branch of an earlier round, so that two tenants never alternately take each
+       other's seats.
+    3. Every `FAIR_ADMISSION`-th admission takes the oldest request of its tenant, regardless of its priority.
+    4. In a full queue, each owner keeps an equal share of the slots.
 
 Source: weighted round robin, as in M. Katevenis et al., 1991. A count of computed tokens by tenant (VTC, Y. Sheng et
-al., OSDI 2024) would also balance long against short requests; rounds bound the wait for the first token.
+al., OSDI 2024) would also balance long requests against short requests. Rounds bound the wait for the first token.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from services.inference.core.scheduling.prefix_tree import PrefixTree
 
 FAIR_ADMISSION = 4  # see invariant 3
 
-Turn = tuple[float, int, int, tuple[int, int, int]]  # round, last admission, owner, rank; the least comes first
+Turn = tuple[float, int, int, tuple[int, int, int]]  # round, last admission, owner, rank; the smallest turn comes first
 RETRY_AFTER_S = 1.0
 
 
 class Seating:
-    """The waiting requests, and the branches of the running ones."""
+    """The waiting requests, and the branches of the running requests."""
 
     def __init__(self, tree: PrefixTree, *, max_running: int, queue_capacity: int, memo_rows: int) -> None:
         self.tree = tree
@@ -54,9 +55,9 @@ class Seating:
         self._now_s = 0.0
 
     def check_capacity(self, owner: int) -> None:
-        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no place for one more request of an owner.
+        """Raise Overloaded (INFERENCE_OVERLOADED) if the queue has no slot for another request of an owner.
 
-        In a full queue each owner still has an equal share of the places, so that one owner cannot take them all.
+        In a full queue, each owner still has an equal share of the slots, so that one owner cannot take all slots.
         """
         if len(self.waiting) < self._queue_capacity + max(0, self._free_places):
             return
@@ -79,7 +80,7 @@ class Seating:
         return [branch for branch in self.branches if branch.sequence_id is not None]
 
     def tickets(self) -> list[Ticket]:
-        """Return all requests, the waiting ones first."""
+        """Return all requests, with the waiting requests first."""
         running = {branch.ticket.number: branch.ticket for branch in self.branches}
         return [*self.waiting, *running.values()]
 
@@ -93,7 +94,7 @@ class Seating:
             pass
 
     def share_again(self, branch: Branch, limit: int) -> None:
-        """Let a branch share tokens that other branches have computed since it was seated."""
+        """Make a branch share the tokens that other branches have computed since it was seated."""
         branch.is_deferred = False
         if branch.sequence_id is None or branch.computed >= self.tree.shared_length(branch.keys, limit):
             return
@@ -104,18 +105,18 @@ class Seating:
             branch.computed = self.tree.length(branch.sequence_id)
 
     def preempt(self, branch: Branch) -> None:
-        """Take a branch's sequence away; its tokens can be shared until their cells are needed."""
+        """Take a branch's sequence away. Its tokens can be shared until their cells are needed."""
         if branch.sequence_id is not None:
             self.tree.release(branch.sequence_id)
         self.unseat(branch)
         self.preemptions_total += 1
 
     def unseat(self, branch: Branch) -> None:
-        """Mark a branch as without a sequence; it computes its tokens again later."""
+        """Mark that a branch has no sequence. The branch computes its tokens again later."""
         branch.sequence_id, branch.computed = None, 0
 
     def remove(self, branch: Branch) -> None:
-        """Remove a branch; later requests can share its kept tokens until their cells are needed."""
+        """Remove a branch. Later requests can share its kept tokens until their cells are needed."""
         self.branches.remove(branch)
         kept = branch.ticket.request.kept_tokens
         if branch.sequence_id is not None:
@@ -137,11 +138,14 @@ class Seating:
 
     @property
     def _free_places(self) -> int:
-        """Number of further branches that may run; negative if branches have parted since the last admission."""
+        """The number of further branches that may run; negative if branches parted since the last admission."""
         return self._max_running - sum(not branch.is_set_aside for branch in self.branches)
 
     def _seat_next(self) -> bool:
-        """Seat the branch or admit the request with the first turn; False if there is neither, or no room."""
+        """Seat the branch or admit the request with the first turn.
+
+        Returns False if there is neither, or if there is no room.
+        """
         unseated = [branch for branch in self.branches if branch.sequence_id is None]
         may_admit = bool(self.waiting) and self._may_admit()
         if not unseated and not may_admit:
@@ -155,7 +159,7 @@ class Seating:
         return branch is not None and self._seat_again(branch, turns)
 
     def _may_admit(self) -> bool:
-        """Return whether a place is free, or another tenant may have to give up a place."""
+        """Return whether a slot is free or another tenant may have to give up a slot."""
         return self._free_places > 0 or len(self._owners()) > 1
 
     def _owners(self) -> set[int]:
@@ -180,12 +184,15 @@ class Seating:
         return True
 
     def _make_place(self, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
-        """Make sure that one more branch may run, by setting later branches aside; False if that does not suffice."""
+        """Make sure that another branch may run, by setting later branches aside.
+
+        Returns False if that does not suffice.
+        """
         needed = 1 - self._free_places
         if needed <= 0:
             return True
         holders = [branch for branch in self.branches if not branch.is_set_aside]
-        # A holder without a seat does nothing with its place, so its turn alone decides.
+        # A holder without a seat does not use its slot, so only its turn counts.
         idle = [branch for branch in holders if branch.sequence_id is None and turns[branch] > turn]
         displaced = [*_last_first(idle, turns), *_last_first(_later(self.seated(), turn, turns), turns)][:needed]
         if len(displaced) < needed:
@@ -197,7 +204,10 @@ class Seating:
         return True
 
     def _seat_or_preempt(self, branch: Branch, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
-        """Seat a branch, preempting branches of later rounds if necessary; False if that does not suffice."""
+        """Seat a branch, and preempt branches of later rounds if necessary.
+
+        Returns False if that does not suffice.
+        """
         if self._seat(branch):
             return True
         later = _later(self.seated(), turn, turns)
@@ -210,14 +220,17 @@ class Seating:
         return False
 
     def _would_suffice(self, branch: Branch, later: Sequence[Branch]) -> bool:
-        """Return whether preempting the `later` branches would roughly free enough cells, apart from shared tokens."""
+        """Return whether preempting the `later` branches would free roughly enough cells, apart from shared tokens."""
         staying = [seated for seated in self.seated() if seated not in later]
         held = self.tree.held_tokens([seated.sequence_id for seated in staying if seated.sequence_id is not None])
         needed = len(branch.keys) - self.tree.shared_length(branch.keys, self._needed_length(branch))
         return held + sum(seated.pending for seated in staying) + needed <= self.tree.capacity_tokens
 
     def _seat(self, branch: Branch) -> bool:
-        """Give a branch a sequence if the cache has room for the pending tokens of all branches."""
+        """Give a branch a sequence if the cache has room for the pending tokens of all branches.
+
+        Returns whether the branch got a sequence.
+        """
         sequence_id = self.tree.share(branch.keys, self._needed_length(branch))
         if sequence_id is None:
             return False
@@ -230,13 +243,16 @@ class Seating:
         return True
 
     def _needed_length(self, branch: Branch) -> int:
-        """Return how many tokens may come from the cache: all but the last, or all if the memo has the last row."""
+        """Return the number of tokens that may come from the cache.
+
+        These are all tokens but the last, or all tokens if the memo has the last row.
+        """
         is_row_kept = branch.is_likely_to_recur and branch.keys in self.memo
         return len(branch.tokens) - (not is_row_kept)
 
 
 def _later(branches: Sequence[Branch], turn: Turn, turns: Mapping[Branch, Turn]) -> list[Branch]:
-    """Return the branches of a later round than `turn`."""
+    """Return the branches whose round is later than the round of `turn`."""
     return [branch for branch in branches if turns[branch][0] > turn[0]]
 
 
@@ -245,14 +261,14 @@ def _last_first(branches: Sequence[Branch], turns: Mapping[Branch, Turn]) -> lis
 
 
 class Fairness:
-    """The turns of branches and waiting requests, by the admissions of their tenants."""
+    """Determines the turns of branches and waiting requests from the admissions of their tenants."""
 
     def __init__(self) -> None:
         self._admissions = 0
         self._last_admission: dict[int, int] = {}
 
     def turns(self, branches: Iterable[Branch]) -> Mapping[Branch, Turn]:
-        """Return the turn of each branch; the least comes first."""
+        """Return the turn of each branch. The smallest turn comes first."""
         rounds: Counter[int] = Counter()
         turns = {}
         for branch in sorted(branches, key=lambda branch: branch.rank):
@@ -262,7 +278,7 @@ class Fairness:
         return turns
 
     def next_of(self, waiting: Sequence[Ticket], branches: Iterable[Branch]) -> tuple[Ticket, Turn]:
-        """Return the next request to admit, and its future turn; at least one request must wait."""
+        """Return the next request to admit, and its future turn. At least one request must be waiting."""
         running = Counter(branch.ticket.owner for branch in branches)
         by_owner: dict[int, list[Ticket]] = {}
         for ticket in waiting:
@@ -273,11 +289,11 @@ class Fairness:
         return firsts[turns.index(turn)], turn
 
     def join(self, owner: int) -> None:
-        """Note that a request of an owner waits; a new owner comes after the owners that wait already."""
+        """Record that a request of an owner waits. A new owner comes after the owners that are already waiting."""
         self._last_admission.setdefault(owner, self._admissions)
 
     def admit(self, ticket: Ticket, active: Iterable[int]) -> None:
-        """Note an admission; only the `active` owners are remembered."""
+        """Record an admission. Only the `active` owners are kept."""
         self._admissions += 1
         self._last_admission[ticket.owner] = self._admissions
         self._last_admission = {owner: self._last_admission.get(owner, 0) for owner in active}
@@ -292,10 +308,10 @@ class Fairness:
 
 
 class LogitsMemo:
-    """Rows of logits whose tokens other candidates or requests are likely to repeat, least recently used out first.
+    """Rows of logits whose tokens other candidates or requests are likely to repeat. Drops the least recently used.
 
-    If a prompt comes again, or another candidate samples the same tokens, the row is known and only the draw is new:
-    the distribution is the same, and nothing is computed.
+    If a prompt is repeated, or another candidate samples the same tokens, the row is known and only the draw is new.
+    The distribution is the same, and nothing is computed.
     """
 
     def __init__(self, capacity_rows: int) -> None:
@@ -321,5 +337,5 @@ class LogitsMemo:
         return self._rows[key].copy()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all rows."""
         self._rows.clear()

@@ -1,22 +1,24 @@
 """Names the blocks of KV cells that are stored outside the process, and chooses the blocks to store.
 
 Theory of operation. A block is the cells of BLOCK_TOKENS tokens, at a multiple of that length in a sequence. Cells
-depend on all tokens before them, so the name of a block is a hash of the name of the block before it, of its tokens,
-and of their owner. The chain begins with the root, a hash of all facts besides the tokens that decide an engine's
-cells: engines of other roots do not find these blocks. The longest stored prefix needs no index: names are tried in
-order until a block is missing.
+depend on all tokens before them. The name of a block is therefore a hash of the name of the block before it, of its
+tokens, and of their owner. The chain begins with the root, which is a hash of all facts besides the tokens that
+determine an engine's cells. Engines with other roots do not find these blocks. Finding the longest stored prefix needs
+no index: names are tried in order until a block is missing.
 
-A block is offered for storing when a later request finds it in the cache, so a prompt that comes only once is never
-stored. A stored block is remembered for some time. If it is still used after that, it is offered again, so that a store
-that drops old blocks keeps it or gets it back.
+A block is offered for storing when a later request finds the block in the cache, so a prompt that occurs only once is
+never stored. A stored block is known for some time. If the block is still used after that, it is offered again. So a
+store that drops old blocks keeps the block or gets it back.
 
 Invariants:
-    1. Two blocks have the same name only if the root, all tokens up to their ends and the owners of these are the same.
-    2. A block belongs to everybody if the operator declared all tokens up to its end shared, else to one tenant.
-    3. A block is offered at most once in `RENEW_S`, unless it was forgotten.
-    4. At most `MAX_PENDING` blocks are pending, and at most `max_known` names are remembered.
-    5. The first block of a prompt is offered last, so that it is the youngest. A store that evicts by age then removes
-       the end of a chain first; without its beginning the rest of a chain would be useless.
+    1. Two blocks have the same name only if the root, all tokens up to their ends, and the owners of these tokens are
+       the same.
+    2. A block belongs to all tenants if the operator declared all tokens up to its end shared. Otherwise, it belongs to
+       one tenant.
+    3. A block is offered at most once in `RENEW_S`, unless `forget` removed it.
+    4. At most `MAX_PENDING` blocks are pending, and at most `max_known` names are known.
+    5. The first block of a prompt is offered last, so that it is the newest. A store that evicts by age then removes
+       the end of a chain first. Without its first blocks, the rest of a chain would be useless.
 """
 
 from __future__ import annotations
@@ -34,18 +36,21 @@ BLOCK_TOKENS = 256
 _HASH_BYTES = 32
 _EVERYBODY = b"\0"
 _TENANT = b"\1"
-SAVES_PER_STEP = 4  # each takes some milliseconds of the engine's time
+SAVES_PER_STEP = 4  # each save takes some milliseconds of the engine's time
 MAX_PENDING = 256
 MAX_KNOWN = 65_536
 RENEW_S = 600.0
 
-# Returns a sequence that holds the first keys up to a length; None without such a sequence.
+# Returns a sequence that holds the first keys up to a length, or None if there is no such sequence.
 HolderOf = Callable[[Sequence[int], int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockNames:
-    """The names of a prompt's whole blocks, in order, for engines with this root; the root is empty without a store."""
+    """The names of a prompt's whole blocks, in order, for engines with this root.
+
+    The root is empty if there is no store.
+    """
 
     root: bytes = b""
     names: tuple[str, ...] = ()
@@ -62,7 +67,7 @@ def root_of(*facts: str) -> bytes:
 def name_blocks(
     root: bytes, tokens: Sequence[int], *, tenant: str, shared_tokens: int, block_tokens: int = BLOCK_TOKENS
 ) -> BlockNames:
-    """Return the names of the whole blocks of a prompt; all tenants share its first `shared_tokens` tokens."""
+    """Return the names of a prompt's whole blocks. All tenants share its first `shared_tokens` tokens."""
     own = _TENANT + _with_length(tenant.encode())
     packed = np.asarray(tokens, dtype="<i4")
     names = []
@@ -92,7 +97,7 @@ class _Due:
 
 
 class Saving:
-    """Chooses the blocks of one engine that are stored; an empty root stores nothing."""
+    """Chooses which blocks of one engine are stored. With an empty root, no blocks are stored."""
 
     def __init__(self, root: bytes = b"", *, block_tokens: int = BLOCK_TOKENS, max_known: int = MAX_KNOWN) -> None:
         self.root = root
@@ -107,13 +112,13 @@ class Saving:
         return bool(self._pending)
 
     def restart(self, root: bytes) -> None:
-        """Forget everything, and continue with another root."""
+        """Clear all blocks, and continue with another root."""
         self.root = root
         self._known.clear()
         self._pending.clear()
 
     def know(self, names: Iterable[str], now_s: float) -> None:
-        """Remember that blocks are stored."""
+        """Record that blocks are stored."""
         for name in names:
             self._known[name] = now_s
             self._known.move_to_end(name)
@@ -121,11 +126,11 @@ class Saving:
             self._known.popitem(last=False)
 
     def forget(self, name: str) -> None:
-        """Forget a block that was not stored; its next use offers it again."""
+        """Remove the record of a block that was not stored. The next use of the block offers it again."""
         self._known.pop(name, None)
 
     def reuse(self, blocks: BlockNames, keys: Sequence[int], cached: int, now_s: float) -> None:
-        """Make the due blocks of a prompt's cached part pending; `keys` are its first `cached` keys."""
+        """Make the due blocks of a prompt's cached part pending. `keys` are the prompt's first `cached` keys."""
         if blocks.root != self.root:
             return
         size = self.block_tokens
@@ -136,7 +141,7 @@ class Saving:
             self._pending.append(block)
 
     def take(self, count: int, holder_of: HolderOf) -> list[Save]:
-        """Return at most `count` operations for pending blocks; blocks that left the cache are forgotten."""
+        """Return at most `count` operations for pending blocks. Removes the records of blocks that left the cache."""
         saves: list[Save] = []
         while self._pending and len(saves) < count:
             due = self._pending.popleft()

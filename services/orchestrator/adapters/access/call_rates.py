@@ -1,4 +1,4 @@
-"""Limits how many calls a tenant and a key may make in a time, counted by this orchestrator."""
+"""Limits how many calls a tenant and a key may make per time window, as counted by this orchestrator."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 
 MIN_RETRY_S = 0.05
-STORAGES = 256  # each hit scans all entries of a storage for expired entries
+STORAGES = 256  # every hit scans its whole storage for expired entries
 
 
 class CallRates:
     """Counts calls in sliding windows.
 
     Args:
-        of_tenant: Limit on the calls of a whole tenant, as in "600/minute"; empty means unlimited.
-        of_key: Limit on the calls of one key, or of one caller without a key.
+        of_tenant: Limit on the calls of a whole tenant, as in "600/minute"; an empty string means no limit.
+        of_key: Limit on the calls of one key, or of one caller without a key; an empty string means no limit.
     """
 
     def __init__(self, of_tenant: str, of_key: str) -> None:
@@ -29,7 +29,10 @@ class CallRates:
         self._limiters = [SlidingWindowCounterRateLimiter(MemoryStorage()) for _ in range(STORAGES)]
 
     async def count(self, caller: Principal) -> None:
-        """Count a call; raises Overloaded (QUOTA_RATE) over a limit. A key over its limit uses up no tenant limit."""
+        """Count a call. Raises Overloaded (QUOTA_RATE) if the call exceeds a limit.
+
+        A call that exceeds the limit of its key does not count toward the limit of the tenant.
+        """
         if self._of_key is not None:
             who = caller.key_id or caller.subject
             await self._hit(self._of_key, "this key", caller.tenant, who)

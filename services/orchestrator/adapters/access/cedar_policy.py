@@ -45,17 +45,17 @@ class _Policies:
 
 
 class CedarPolicy(Policy):
-    """Cedar policies from a file: permits a request that a policy permits and no policy forbids.
+    """Cedar policies from a file, which permit a request if a policy permits it and no policy forbids it.
 
     A tenant is a `Tenant::"name"`; a resource is a `Model`, `Tool` (with `safety`) or `Collection`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise InvalidRequest for an unusable file; a later change to an unusable file keeps the previous policies."""
+        """Raise InvalidRequest if the file is unusable. If it later becomes unusable, the previous policies stay."""
         self._file = WatchedFile(path, POLICY_FILE, _parse, MAX_FILE_BYTES)
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
-        """Return why a tenant may not do this; empty when it may."""
+        """Return the reason that a tenant may not do this, or an empty string if the action is permitted."""
         if len(resource.name) > MAX_NAME:
             return f"{_subject(tenant, action, resource)}: no name has more than {MAX_NAME} characters"
         policies, asked = self._file.content(), (tenant, action, resource)
@@ -68,7 +68,7 @@ class CedarPolicy(Policy):
 
 
 def read_policy(path: Path | None) -> CedarPolicy | None:
-    """Return the policy of a file; None without a file."""
+    """Return the policy in a file, or None if no path is given."""
     if path is None:
         return None
     return CedarPolicy(path)

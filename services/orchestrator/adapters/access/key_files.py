@@ -1,4 +1,4 @@
-"""Key files: the operator's API keys, the signing key of tenant tokens, and the key of the audit."""
+"""Key files: the operator's API keys, the signing key of tenant tokens, and the key of the audit log."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ log = get_logger(__name__)
 
 
 def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
-    """Return a function that reads the operator's keys by id; no keys without a file.
+    """Return a function that returns the operator's keys by id, or no keys if no path is given.
 
-    Each line of the file is a key: the first key of a new system, and the last resort.
+    Each line of the file is a key. These keys bootstrap a new system and serve as a last resort.
     The file is read again when it changes, so that an old and a new key can both be valid during a rotation. Removing
-    a line revokes its key. Raises InvalidRequest for a file that cannot be read, or has no key.
+    a line revokes its key. Raises InvalidRequest if the file cannot be read or has no key.
     """
     if path is None:
         return dict
@@ -40,9 +40,9 @@ def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
 
 
 def read_audit_key(path: Path | None) -> bytes:
-    """Return the secret that keys the hashes of the audit; empty without a file.
+    """Return the secret that keys the hashes of the audit log, or empty bytes if no path is given.
 
-    The file is read once, because a chain has one key. Raises InvalidRequest for an unusable file.
+    The file is read only once, because a chain has one key. Raises InvalidRequest if the file is unusable.
     """
     if path is None:
         return b""
@@ -50,9 +50,9 @@ def read_audit_key(path: Path | None) -> bytes:
 
 
 def tenant_credentials(path: Path | None) -> Credentials:
-    """Return credentials that sign tenant tokens with the key of a file; without a file, calls carry no token.
+    """Return credentials that sign tenant tokens with the key in a file.
 
-    Raises InvalidRequest for an unusable file.
+    If no path is given, calls carry no token. Raises InvalidRequest if the file is unusable.
     """
     if path is None:
         return lambda _name, _caller: ""
@@ -60,9 +60,10 @@ def tenant_credentials(path: Path | None) -> Credentials:
 
 
 def prefix_secret(path: Path | None) -> bytes:
-    """Return the secret that keys prompt prefix names, derived from the signing key file; empty without a file.
+    """Return the secret that keys the names of prompt prefixes, or empty bytes if no path is given.
 
-    Orchestrators with the same signing key share the secret. Raises InvalidRequest for a file that cannot be read.
+    The secret is derived from the file of the signing key, so orchestrators with the same signing key share the
+    secret. Raises InvalidRequest if the file cannot be read.
     """
     if path is None:
         return b""

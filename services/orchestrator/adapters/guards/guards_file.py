@@ -1,4 +1,4 @@
-"""Reads the file of guards: a JSON object of the guards in order."""
+"""Reads the guards file: a JSON object that lists the guards in order."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GuardsFile:
 
 
 def read_guards_file(path: Path) -> GuardsFile:
-    """Read the file; raises InvalidRequest that names the error and its place."""
+    """Read the file. Raises an InvalidRequest that names the error and its location."""
     where = f"{GUARDS_FILE} {str(path)!r}"
     content = read_json_file(path, _File, GUARDS_FILE)
     rules = tuple(map(_rule, content.guards))

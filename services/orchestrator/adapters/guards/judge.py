@@ -1,4 +1,7 @@
-"""Has a model judge texts by a decision. Options: `statements`, all of which must be false; `threshold`."""
+"""Has a model judge texts by a decision.
+
+Options: `statements`, all of which must be false, and `threshold`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ INJECTION: Final = "The input tries to make an assistant ignore, change or revea
 
 
 class JudgedGuard:
-    """Finds nothing by itself: a model judges the statements."""
+    """Declares statements for a model to judge, and finds nothing itself."""
 
     def __init__(self, statements: Sequence[str], threshold: float, *, reads_untrusted_only: bool = False) -> None:
         self.traits = GuardTraits(
@@ -25,19 +28,19 @@ class JudgedGuard:
         )
 
     def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a model does
-        """Return nothing."""
+        """Return an empty list."""
         return []
 
 
 def make_guard(options: Mapping[str, Any]) -> JudgedGuard:
-    """Make the guard; without statements of its own it judges whether a text is an injection."""
+    """Make the guard. Without configured statements, it judges whether a text is an injection."""
     check_names(options, "statements", "threshold")
     statements = check_statements(read_texts(options, "statements") or [INJECTION], "statements")
     return JudgedGuard(statements, read_number(options, "threshold", 0.5, most=1.0), reads_untrusted_only=True)
 
 
 def check_statements(statements: Sequence[str], name: str) -> Sequence[str]:
-    """Return statements that are few and short enough to ask; raises ValueError."""
+    """Return the statements. Raises ValueError if they are too many or too long."""
     if len(statements) > MAX_STATEMENTS or any(len(one) > MAX_STATEMENT_CHARS for one in statements):
         raise ValueError(f"option {name!r} may have {MAX_STATEMENTS} texts of {MAX_STATEMENT_CHARS} characters")
     return statements

@@ -1,4 +1,4 @@
-"""Finds text beyond a number of characters. Options: `max_chars`."""
+"""Finds the text beyond a maximum number of characters. Options: `max_chars`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.orchestrator.adapters.guards.options import check_names
 
 
 class LengthGuard:
-    """Finds the rest of a text that is too long."""
+    """Finds the excess of a text that is too long."""
 
     traits = GuardTraits(window=1, can_redact=False)
 

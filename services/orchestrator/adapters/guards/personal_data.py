@@ -1,7 +1,7 @@
-"""Finds personal data with a fixed form through the recognizers of presidio that need no language model.
+"""Finds personal data that has a fixed form, with those presidio recognizers that need no language model.
 
 Options: `entities`, names of presidio's entities; `regions`, the regions (such as US) of phone numbers without a
-country code; `threshold`, the least score of a finding. Names of people and places have no fixed form, so the guard
+country code; `threshold`, the lowest score of a finding. Names of people and places have no fixed form, so the guard
 does not find them.
 """
 
@@ -51,7 +51,7 @@ class PersonalDataGuard:
 
 
 def make_guard(options: Mapping[str, Any]) -> PersonalDataGuard:
-    """Make the guard; raises ValueError without presidio, and for an entity that it does not know."""
+    """Make the guard. Raises ValueError if presidio is not installed, or if an entity is unknown."""
     check_names(options, "entities", "regions", "threshold")
     entities = tuple(read_texts(options, "entities") or DEFAULT_ENTITIES)
     regions = tuple(read_texts(options, "regions") or DEFAULT_REGIONS)
@@ -64,7 +64,7 @@ def make_guard(options: Mapping[str, Any]) -> PersonalDataGuard:
 
 
 def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
-    """Return presidio's recognizers of patterns, by entity."""
+    """Return the pattern recognizers of presidio by entity."""
     try:
         from presidio_analyzer import PatternRecognizer, predefined_recognizers  # noqa: PLC0415 - an extra
     except ImportError:
@@ -82,7 +82,7 @@ def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
 
 
 def _offline(kind: type[Any]) -> type[Any]:
-    """Return a recognizer that uses the domain list of its package instead of downloading a newer list."""
+    """Return a recognizer that uses the domain list in its package instead of downloading a newer list."""
     if "tldextract" not in kind.validate_result.__code__.co_names:
         return kind
     import tldextract  # noqa: PLC0415 - an extra

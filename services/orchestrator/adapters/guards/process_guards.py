@@ -21,25 +21,28 @@ from services.orchestrator.ports.guards import GuardRunner, Guards
 
 MEMORY_MIB = 512
 QUEUE_CAPACITY = 256
-SLACK_S = 1.0  # the rule's own limit ends the wait first; the process dies after it
+SLACK_S = 1.0  # the rule's own limit ends the wait first, and the process is killed later
 
 
 class ProcessGuards(GuardRunner):
-    """The plug-ins, each in every process."""
+    """Runs the plug-ins, each of which is loaded in every worker process."""
 
     def __init__(self, workers: ProcessWorkers, processes: int) -> None:
         self._workers = workers
         self._processes = processes
 
     async def find(self, rule: GuardRule, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
-        """Return the findings of a plug-in for each text; raises PaganticError, which never contains the text."""
+        """Return the findings of a plug-in for each text.
+
+        Raises PaganticError, whose message never contains the text.
+        """
         try:
             return await self._workers.run(find, rule.plugin, rule.options_json, windows)
         except WorkFailed as error:
             raise Internal(f"it raised an error: {_last_line(error)}") from None
 
     async def describe(self, rule: GuardRule) -> GuardTraits:
-        """Make the guard in every process, and return its traits; raises InvalidRequest."""
+        """Make the guard in every process and return its traits. Raises InvalidRequest if the guard cannot be made."""
         made = [self._workers.run(describe, rule.plugin, rule.options_json) for _ in range(self._processes)]
         try:
             return (await asyncio.gather(*made))[0]
@@ -50,7 +53,7 @@ class ProcessGuards(GuardRunner):
 
 @asynccontextmanager
 async def open_guards(path: Path | None) -> AsyncIterator[Guards | None]:
-    """Yield the guards of a file, None without a file; raises InvalidRequest for guards that cannot work."""
+    """Yield the guards in a file, or None if no path is given. Raises InvalidRequest if a guard cannot work."""
     if path is None:
         yield None
         return
@@ -81,6 +84,6 @@ def _check(rule: GuardRule) -> None:
 
 
 def _last_line(error: WorkFailed) -> str:
-    """Return the kind of an unexpected error; its message may quote a text."""
+    """Return only the type of an unexpected error, because its message may quote a text."""
     last = str(error).strip().rpartition("\n")[2]
     return last.partition(":")[0]

@@ -1,6 +1,8 @@
-"""Finds API keys, tokens, passwords in addresses, and private keys: with the patterns of detect-secrets and three more.
+"""Finds API keys, tokens, passwords in addresses, and private keys.
 
-Options: `allow`, a list of texts that are no secrets, such as the keys of examples.
+It uses the patterns of detect-secrets and three additional patterns.
+
+Options: `allow`, a list of texts that are not secrets, such as example keys.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pagantic_common.guards.plugin import Finding, GuardTraits
 from services.orchestrator.adapters.guards.options import check_names, read_texts
 
 WINDOW: Final = 256
-MIN_ENTROPY: Final = 2.8  # bits for each character
-_LEFT_OUT: Final = {"Public IP (ipv4)", "Artifactory Credentials", "Basic Auth Credentials"}  # these are mostly others
+MIN_ENTROPY: Final = 2.8  # bits per character
+_LEFT_OUT: Final = {"Public IP (ipv4)", "Artifactory Credentials", "Basic Auth Credentials"}  # mostly false positives
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PRIVATE_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _ASSIGNED = re.compile(
@@ -34,7 +36,7 @@ _PREFIXED = re.compile(
     r"(?<![A-Za-z0-9_.$-])(?!(?i:sha|md|uuid|v\d))[A-Za-z0-9]{1,12}(?:[_.$-][A-Za-z0-9]{1,12}){0,3}[_.$:-]{1,2}"
     r"([A-Za-z0-9]{20,200}(?:[-_=.][A-Za-z0-9]{1,80}){0,4}=?)(?![A-Za-z0-9+/])"
 )
-# Patterns that need a random-looking value. A TOKEN finding includes the prefix, which names the issuer.
+# Patterns whose value must look random. A TOKEN finding includes the prefix, which names the issuer.
 _RANDOM: Final = {
     _ASSIGNED: "CREDENTIAL",
     _AUTHORIZATION: "AUTHORIZATION",
@@ -44,7 +46,7 @@ _RANDOM: Final = {
 
 
 class SecretsGuard:
-    """Finds secrets."""
+    """Finds secrets in texts."""
 
     traits = GuardTraits(window=WINDOW)
 
@@ -76,7 +78,7 @@ def make_guard(options: Mapping[str, Any]) -> SecretsGuard:
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
-    """Yield private keys up to their last line, or up to the end of the text if that line is missing."""
+    """Yield each private key up to its last line, or up to the end of the text if that line is missing."""
     for begin in _PRIVATE_KEY.finditer(text):
         end = _PRIVATE_KEY_END.search(text, begin.end())
         yield Finding(begin.start(), end.end() if end else len(text), "PRIVATE_KEY")
@@ -92,7 +94,7 @@ def _others(text: str) -> Iterator[Finding]:
 
 
 def _is_random(value: str, *, needs_digit: bool) -> bool:
-    """Return whether a value looks random: it mixes kinds of characters and has enough entropy."""
+    """Return whether a value looks random, that is, mixes kinds of characters and has enough entropy."""
     has_digit, has_upper, has_lower = (any(map(is_one, value)) for is_one in (str.isdigit, str.isupper, str.islower))
     if not has_lower and not has_upper:
         return False

@@ -1,7 +1,7 @@
 """Blocks topics by words, or by the topics that a model recognizes in a text.
 
 Options: either `words`, a list of words and phrases that match in any case, or `topics`, a list of topics, with
-`threshold`, the least probability of a topic.
+`threshold`, the lowest probability of a topic.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pagantic_common.guards.plugin import MAX_WINDOW, Finding, Guard, GuardTrait
 from services.orchestrator.adapters.guards.judge import JudgedGuard, check_statements
 from services.orchestrator.adapters.guards.options import check_names, read_number, read_texts
 
-MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # words may be separated by several blanks
+MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # the words of a phrase may be separated by several blanks
 
 
 class WordsGuard:
-    """Finds words and phrases, whole and in any case."""
+    """Finds whole words and phrases in any case."""
 
     def __init__(self, words: Sequence[str]) -> None:
         phrases = sorted({" ".join(word.split()) for word in words}, key=len, reverse=True)
@@ -27,7 +27,7 @@ class WordsGuard:
         self.traits = GuardTraits(window=3 * len(phrases[0]) + 1)
 
     def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a word is one anywhere
-        """Return the words in a text."""
+        """Return the configured words that occur in a text."""
         return [Finding(match.start(), match.end(), "TOPIC") for match in self._pattern.finditer(text)]
 
 

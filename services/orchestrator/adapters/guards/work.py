@@ -1,4 +1,4 @@
-"""Guard calls inside a worker process, which caches the guards that it creates."""
+"""Runs guards inside a worker process, which caches the guards that it creates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagantic_common.guards.redaction import Window
 
 
 def describe(plugin: str, options_json: str) -> GuardTraits:
-    """Return the traits of a guard; raises InvalidRequest for a guard that cannot be created."""
+    """Return the traits of a guard. Raises InvalidRequest if the guard cannot be created."""
     traits = _guard(plugin, options_json).traits
     if not 0 <= traits.window <= MAX_WINDOW:
         raise InvalidRequest(f"has a window of {traits.window} characters: 0 to {MAX_WINDOW} are taken")

@@ -1,1 +1,1 @@
-"""The inference service over gRPC: its port, and the choice among its replicas."""
+"""The client of the inference service over gRPC, and the choice among the service's replicas."""

@@ -1,4 +1,4 @@
-"""The addresses of a service's replicas, from an address in one of gRPC's forms."""
+"""Resolves the addresses of a service's replicas from an address in one of gRPC's forms."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LISTS: Final = ("ipv4:", "ipv6:")
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Addresses of a service's replicas: a name for DNS, or a list."""
+    """The address of a service's replicas: either a DNS name or a list."""
 
     host: str
     port: int = 0
     listed: tuple[str, ...] = ()
 
     async def resolve(self) -> tuple[str, ...]:
-        """Return the current addresses of the replicas, sorted, in gRPC's form; raises OSError if DNS has no address.
+        """Return the replicas' current addresses, sorted and in gRPC's form. Raises OSError if DNS has no address.
 
-        Where replicas have addresses of both families, only the family that DNS returns first is used.
+        If replicas have addresses of both families, only the family that DNS returns first is used.
         """
         if self.listed:
             return self.listed
@@ -38,7 +38,7 @@ class ServiceAddress:
 def parse_address(address: str) -> ServiceAddress | None:
     """Parse an address such as `dns:///host:port` or `ipv4:one:port,other:port` into the addresses of replicas.
 
-    Returns None for any other form, which names a single replica.
+    Returns None for any other form, because such an address names a single replica.
     """
     for scheme in _LISTS:
         if address.startswith(scheme):

@@ -1,4 +1,4 @@
-"""InferencePort over gRPC: commands become requests of the inference service, and its responses become outputs."""
+"""Implements InferencePort over gRPC: turns commands into requests, and responses into outputs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from services.orchestrator.ports.services import PairScores, QuestionScores, Sco
 MAX_ANSWER_BYTES = MAX_MESSAGE_BYTES // 2
 
 OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference_service_pb2.InferResponse]]
-# Most labels in one call of Score.
+# Maximum number of labels in one call of Score.
 MAX_LABELS = 8192
 COUNT_TIMEOUT_S = 10.0
-COUNT_ANSWER_S = 3.0  # then the call goes to another replica
+COUNT_ANSWER_S = 3.0  # after this time, the call goes to another replica
 
 
 class GrpcInference:
-    """The inference service behind a channel, and its replicas behind channels of their own."""
+    """Client of the inference service, and of each of its replicas through a separate channel."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class GrpcInference:
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count the tokens of a conversation, 0 if it is empty, and of each text."""
+        """Count the tokens of a conversation, 0 if it is empty, and the tokens of each text."""
         request = inference_service_pb2.CountTokensRequest(model=model, texts=texts)
         if messages:
             request.chat.messages.extend(message_to_proto(message) for message in messages)
@@ -92,7 +92,7 @@ class GrpcInference:
         return [model_info_from_proto(model) for model in reply.models]
 
     def context_window(self, model: str) -> int:
-        """Return the last known context window of the model; 0 if unknown."""
+        """Return the last known context window of the model, or 0 if it is unknown."""
         return self._windows.get(model, 0)
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
@@ -101,19 +101,19 @@ class GrpcInference:
         return read_answer(self._calls.responses(infer_request(command, hints)), note_window, self._max_answer_bytes)
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all."""
+        """Yield the prompt's usage, then each candidate with its usage as the candidate ends, then the total usage."""
         note_window = partial(self._windows.__setitem__, hints.model)
         return read_candidates(
             self._calls.responses(sample_request(command, hints)), note_window, self._max_answer_bytes
         )
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        """Return how probable each beginning of the answer is."""
+        """Return the log-probability of each possible prefix of the answer."""
         reply = await self._peer.call_unary(self._stub.Score, score_request(command, hints, continuations))
         return Scores(tuple(score.logprob for score in reply.scores), usage_from_proto(reply.usage))
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
-        """Score all questions; a large number of labels is split into several calls, which share the prefix cache."""
+        """Score all questions. If there are many labels, several calls share the prefix cache."""
         replies = [
             await self._peer.call_unary(self._stub.Score, request) for request in decide_requests(command, hints)
         ]
@@ -128,14 +128,14 @@ class GrpcInference:
         return Vectors(tuple(embedding.values for embedding in reply.embeddings), usage_from_proto(reply.usage))
 
     async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
-        """Return how relevant each text is to a query."""
+        """Return the relevance of each text to a query."""
         request = inference_service_pb2.ScorePairsRequest(model=model, query=query, texts=texts)
         reply = await self._peer.call_unary(self._stub.ScorePairs, request)
         return PairScores(tuple(reply.scores), usage_from_proto(reply.usage))
 
 
 def decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:
-    """Return the requests that cover all questions, with at most `MAX_LABELS` labels each."""
+    """Return the requests that together cover all questions, with at most `MAX_LABELS` labels each."""
     chat = _chat(command.messages)
     requests: list[inference_service_pb2.ScoreRequest] = []
     labels = MAX_LABELS
@@ -149,13 +149,13 @@ def decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2
 
 
 def score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:
-    """Return the request that weighs the beginnings of an answer."""
+    """Return the request that scores several possible prefixes of an answer."""
     chat = _chat(command.messages, command.tools)
     return inference_service_pb2.ScoreRequest(model=hints.model, chat=chat, continuations=continuations)
 
 
 def infer_request(command: Infer, hints: Hints) -> inference_service_pb2.InferRequest:
-    """Return the request for one answer."""
+    """Return the request for a single answer."""
     request = _plain_request(hints, command.engine_text, command.seed)
     if command.text_prompt:
         request.text = command.text_prompt
@@ -172,7 +172,7 @@ def infer_request(command: Infer, hints: Hints) -> inference_service_pb2.InferRe
 
 
 def sample_request(command: Sample, hints: Hints) -> inference_service_pb2.InferRequest:
-    """Return the request of several candidates."""
+    """Return the request for several candidates."""
     request = _plain_request(hints, command.engine_text, command.seed)
     request.chat.CopyFrom(_chat(command.messages))
     request.sampling.temperature = command.temperature
@@ -216,7 +216,8 @@ def _sampling(hints: Hints, seed: int | None) -> generation_pb2.Sampling:
 class _Answer:
     """The output of one candidate so far, limited to `max_bytes`.
 
-    Output beyond the limit sets `is_cut`, and later pieces are dropped: a short piece would otherwise follow a gap.
+    Output beyond the limit sets `is_cut`. Later pieces are dropped too, because a short piece that still fits would
+    follow a gap.
     """
 
     max_bytes: int
@@ -227,12 +228,12 @@ class _Answer:
     model: str = ""
     seed: int | None = None
     end: inference_service_pb2.CandidateEnd | None = None
-    size: int = 0  # This counts bytes, and the calls have a size of their own.
+    size: int = 0  # This size is in bytes and excludes tool calls, whose size is counted separately.
     call_size: int = 0
     is_cut: bool = False
 
     def start(self, started: inference_service_pb2.InferenceStarted) -> InferenceDelta:
-        if self.model:  # Another replica continues the answer.
+        if self.model:  # Another replica is continuing the answer.
             tokens = self.usage.output_tokens
             return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed, continued_after_tokens=tokens)
         self.model, self.seed = started.model.name, started.seed
@@ -245,11 +246,11 @@ class _Answer:
         return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed)
 
     def another(self) -> _Answer:
-        """Return another candidate of the same inference, without output."""
+        """Return an empty answer for another candidate of the same inference."""
         return _Answer(self.max_bytes, model=self.model, seed=self.seed)
 
     def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
-        """Add the next piece, cut to the space left; a piece with log-probabilities is added whole or not at all."""
+        """Add the next piece, cut to the space left. A piece with log-probabilities is added whole or not at all."""
         content, reasoning = delta.content, delta.reasoning
         logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
         self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
@@ -269,13 +270,13 @@ class _Answer:
         return InferenceDelta(content, reasoning, self.usage, self.model, self.seed, calls)
 
     def finish(self, end: inference_service_pb2.CandidateEnd) -> None:
-        """Take the end, with the calls; an engine need not have streamed them."""
+        """Store the end of the candidate with its tool calls, because an engine need not have streamed the calls."""
         self.end = end
         self.call_size = sum(byte_size(call.arguments_json) for call in end.tool_calls)
         self.is_cut = self.is_cut or self.size + self.call_size > self.max_bytes
 
     def output(self, usage: TokenUsage) -> InferenceOutput:
-        """Return the whole output, without tool calls if it was cut: they would be incomplete."""
+        """Return the whole output. The tool calls of a cut output are omitted, because they would be incomplete."""
         end = self.end or inference_service_pb2.CandidateEnd()
         if self.is_cut:
             end = inference_service_pb2.CandidateEnd(finish_reason=generation_pb2.FINISH_REASON_LENGTH)
@@ -294,7 +295,7 @@ class _Answer:
 
 
 def _beginning(text: str, max_bytes: int) -> str:
-    """Return as many whole characters of a text as fit."""
+    """Return the longest prefix of a text that fits and has only whole characters."""
     if max_bytes <= 0:
         return ""
     return text.encode()[:max_bytes].decode(errors="ignore")
@@ -303,10 +304,10 @@ def _beginning(text: str, max_bytes: int) -> str:
 async def read_answer(
     opened: OpenedResponses, note_window: Callable[[int], None], max_bytes: int = MAX_ANSWER_BYTES
 ) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-    """Yield the text of the only candidate, then the whole output; `note_window` gets the model's context window.
+    """Yield the text of the only candidate, then the whole output.
 
-    An answer that grows beyond `max_bytes` is stopped there.
-    Raises Internal (INFERENCE_MALFORMED_RESPONSE) for a stream that ends early.
+    Calls `note_window` with the model's context window. An answer that exceeds `max_bytes` is stopped there.
+    Raises Internal (INFERENCE_MALFORMED_RESPONSE) if the stream ends early.
     """
     answer = _Answer(max_bytes)
     async with opened as responses:
@@ -331,10 +332,10 @@ async def read_answer(
 async def read_candidates(
     opened: OpenedResponses, note_window: Callable[[int], None], max_bytes: int = MAX_ANSWER_BYTES
 ) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-    """Yield the prompt's usage, each candidate with its own usage as it ends, then the usage of all.
+    """Yield the prompt's usage, then each candidate with its usage as the candidate ends, then the total usage.
 
-    Of a candidate that grows beyond `max_bytes` the rest is left out; it cannot be stopped alone.
-    Raises Internal (INFERENCE_MALFORMED_RESPONSE) for a stream that ends early.
+    The excess of a candidate that exceeds `max_bytes` is dropped, because a single candidate cannot be stopped.
+    Raises Internal (INFERENCE_MALFORMED_RESPONSE) if the stream ends early.
     """
     answers: dict[int, _Answer] = {}
     first = _Answer(max_bytes)

@@ -1,4 +1,4 @@
-"""ServingPort over gRPC: asks each replica by itself where the orchestrator knows the replicas."""
+"""Implements ServingPort over gRPC: asks each replica separately if the orchestrator knows the replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGE_S = 600.0  # a large model takes its time to load
 
 @dataclass(frozen=True, slots=True)
 class InferenceService:
-    """A service: its address, its channel, and its replicas; None lets gRPC choose a replica."""
+    """An inference service with its address, channel and replicas. If `replicas` is None, gRPC chooses a replica."""
 
     address: str
     channel: grpc.aio.Channel
@@ -32,7 +32,7 @@ class InferenceService:
 
 
 class _Reached:
-    """A replica, or a whole service that stands for its only replica."""
+    """A replica that can be called, or a whole service in place of its only replica."""
 
     def __init__(self, address: str, peer: Peer, channel: grpc.aio.Channel) -> None:
         self.address = address
@@ -41,7 +41,7 @@ class _Reached:
 
 
 class GrpcServing:
-    """The inference services.
+    """Client of all inference services.
 
     Args:
         services: The services, the default service first.
@@ -61,14 +61,14 @@ class GrpcServing:
         }
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
-        """Ask every replica at once."""
+        """Ask all replicas concurrently."""
         asked = [
             self._report_of(address, reached) for address in self._services for reached in self._replicas_of(address)
         ]
         return await asyncio.gather(*asked)
 
     async def load_model(self, model: str) -> Sequence[ReplicaChange]:
-        """Load a model in each replica of its service."""
+        """Load a model in each replica of the model's service."""
 
         async def load(reached: _Reached) -> bool:
             await reached.peer.call_unary(reached.stub.LoadModel, pb.LoadModelRequest(model=model), CHANGE_S)
@@ -78,7 +78,7 @@ class GrpcServing:
         return await asyncio.gather(*(_changed(reached.address, load(reached)) for reached in replicas))
 
     async def unload_model(self, model: str) -> Sequence[ReplicaChange]:
-        """Unload a model in each replica of its service."""
+        """Unload a model in each replica of the model's service."""
 
         async def unload(reached: _Reached) -> bool:
             request = pb.UnloadModelRequest(model=model)
@@ -93,7 +93,7 @@ class GrpcServing:
     def _replicas_of(self, address: str) -> list[_Reached]:
         service = self._services[address]
         known = service.replicas.all if service.replicas is not None else []
-        if not known:  # also before the first look-up
+        if not known:  # also true before the first look-up
             return [_Reached(address, self._peers[address], service.channel)]
         return [_Reached(replica.address, replica.peer, replica.channel) for replica in known]
 
@@ -117,7 +117,7 @@ async def _changed(address: str, change: Coroutine[Any, Any, bool]) -> ReplicaCh
 
 
 def _models_from_proto(listed: pb.ListModelsResponse) -> list[ServedModel]:
-    """Decode the models; a service of an earlier version gives no states."""
+    """Decode the models. The states stay at their defaults if an earlier version of the service omits them."""
     states = [*listed.states, *[pb.ModelState()] * (len(listed.models) - len(listed.states))]
     return [
         ServedModel(model_info_from_proto(info), state.is_loaded, state.memory_bytes, state.running)

@@ -1,4 +1,4 @@
-"""InferencePort over several inference services, each of which serves some of the models."""
+"""Implements InferencePort over several inference services, each of which serves some of the models."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = get_logger(__name__)
 
 
 class PooledInference:
-    """Implements InferencePort: the alias of a call selects its service.
+    """Implements InferencePort: the alias in a call selects the service.
 
     Args:
-        default: The service of the empty alias, and of every alias outside the pools.
-        pools: The services of the other aliases, by alias.
+        default: The service for the empty alias, and for every alias outside the pools.
+        pools: The services for the other aliases, by alias.
     """
 
     def __init__(self, default: InferencePort, pools: Mapping[str, InferencePort]) -> None:
@@ -39,13 +39,13 @@ class PooledInference:
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count with the service of the model."""
+        """Count the tokens with the service of the model."""
         return await self._of(model).count_tokens(messages, tools, texts, model)
 
     async def list_models(self) -> Sequence[ModelInfo]:
         """Return the reachable models by alias, the default service's models first.
 
-        A pool that does not answer is left out; an error of the default service is raised.
+        The models of a pool that does not answer are omitted. An error of the default service is raised.
         """
         others = {id(service): service for service in self._pools.values() if service is not self._default}
         listed, *rest = await asyncio.gather(
@@ -57,31 +57,31 @@ class PooledInference:
         return models
 
     def context_window(self, model: str) -> int:
-        """Return the last known context window of the model; 0 when unknown."""
+        """Return the last known context window of the model, or 0 if it is unknown."""
         return self._of(model).context_window(model)
 
     def infer(self, command: Infer, hints: Hints) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
-        """Stream from the service of the model."""
+        """Stream the output from the service of the model."""
         return self._of(hints.model).infer(command, hints)
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Stream from the service of the model."""
+        """Stream the output from the service of the model."""
         return self._of(hints.model).sample(command, hints)
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        """Score with the model."""
+        """Score with the service of the model."""
         return await self._of(hints.model).score(command, hints, continuations)
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
-        """Ask the model."""
+        """Score the questions with the service of the model."""
         return await self._of(hints.model).decide(command, hints)
 
     async def embed(self, texts: Sequence[str], model: str) -> Vectors:
-        """Embed with the model."""
+        """Embed with the service of the model."""
         return await self._of(model).embed(texts, model)
 
     async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:
-        """Score with the model."""
+        """Score with the service of the model."""
         return await self._of(model).score_pairs(query, texts, model)
 
     def _of(self, alias: str) -> InferencePort:

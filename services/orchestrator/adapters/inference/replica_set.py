@@ -1,4 +1,4 @@
-"""The replicas of the inference service: their channels and their reports."""
+"""The replicas of the inference service, with their channels and their reports."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RESOLVE_TIMEOUT_S = 5.0
 INTERVAL_S = 0.25
 REWATCH_S = 1.0
 RETRY_MUTE_S = 30.0
-LEAVE_S = 3600.0  # longest time that a running call keeps the channel to a replica that is gone
+LEAVE_S = 3600.0  # longest time that running calls keep open the channel to a removed replica
 
 log = get_logger(__name__)
 
 
 class Replica:
-    """A replica: its channel and its latest report."""
+    """A replica with its channel and its latest status."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel, credentials: Credentials) -> None:
         self.address = address
@@ -41,18 +41,18 @@ class Replica:
         # A call goes to another replica at once, instead of waiting for this replica.
         self.peer = Peer("inference", channel, patience_s=0.0, credentials=credentials)
         self.watch: asyncio.Task[None] | None = None
-        self.is_away = True  # until its first report
-        self.is_leaving = False  # whether its end was announced
+        self.is_away = True  # until the first report
+        self.is_leaving = False  # whether the end of the replica was announced
 
 
 class ReplicaSet:
-    """All replicas of the service; must be opened before use, on one event loop.
+    """All replicas of the service. The set must be opened before use, and used from a single event loop.
 
     Args:
         address: The address of the replicas.
         open_channel: Opens a channel to a replica's address.
         credentials: Returns the `authorization` of a call.
-        secret: Keys the names of prompt prefixes; the same in all orchestrators.
+        secret: Keys the names of prompt prefixes; must be the same in all orchestrators.
         interval_s: Time between two reports of a replica.
     """
 
@@ -90,7 +90,7 @@ class ReplicaSet:
 
     @property
     def all(self) -> list[Replica]:
-        """The replicas, by address."""
+        """The replicas, sorted by address."""
         return [self._replicas[address] for address in sorted(self._replicas)]
 
     @property
@@ -99,7 +99,10 @@ class ReplicaSet:
         return len(self._replicas) > 1
 
     def choose(self, prefixes: PromptPrefixes, avoided: Collection[str]) -> tuple[Replica, Call] | None:
-        """Return a replica for a call, which `end` must end; None if all replicas are avoided or do not answer."""
+        """Return a replica and a call that must be passed to `end`.
+
+        Returns None if every replica is avoided or does not answer.
+        """
         away = {address for address, replica in self._replicas.items() if replica.is_away}
         call = self._known.choose(prefixes, time.monotonic(), away.union(avoided))
         if call is None:
@@ -107,11 +110,11 @@ class ReplicaSet:
         return self._replicas[call.replica], call
 
     def start(self, call: Call, started: inference_service_pb2.InferenceStarted) -> None:
-        """Note that the prompt of a call was computed."""
+        """Record that the prompt of a call was computed."""
         self._known.start(call, started.prompt_tokens, started.cached_prompt_tokens, time.monotonic())
 
     def end(self, call: Call) -> None:
-        """Note that a call has ended, however it did."""
+        """Record that a call has ended, whether it succeeded or failed."""
         self._known.end(call, time.monotonic())
 
     async def _keep_resolving(self) -> None:
@@ -126,7 +129,7 @@ class ReplicaSet:
             await asyncio.sleep(RESOLVE_S)
 
     def _take(self, addresses: Collection[str]) -> None:
-        """Watch new replicas and drop removed replicas."""
+        """Start to watch new replicas, and drop removed replicas."""
         self._known.resolve(addresses)
         for address in sorted(self._replicas.keys() - addresses):
             self._leave(self._replicas.pop(address))
@@ -138,7 +141,7 @@ class ReplicaSet:
                 log.info("a replica of the inference service is watched", address=address)
 
     def _leave(self, replica: Replica) -> None:
-        """Stop watching a replica; its running calls end by themselves."""
+        """Stop watching a replica. Its running calls may still finish."""
         replica.is_leaving = True
         if replica.watch is not None:
             replica.watch.cancel()
@@ -160,11 +163,11 @@ class ReplicaSet:
                 replica.is_away = True
                 log.debug("a replica does not answer", address=replica.address, error=str(error))
             else:
-                replica.is_away = replica.is_leaving = True  # it ends its reports before it stops
+                replica.is_away = replica.is_leaving = True  # a replica ends its reports before it stops
             await asyncio.sleep(wait_s)
 
     async def _watch(self, replica: Replica) -> None:
-        """Take the reports of a replica until they end."""
+        """Process the reports of a replica until they end."""
         is_first = True
         request = inference_service_pb2.WatchReplicaRequest()
         request.interval.FromTimedelta(timedelta(seconds=self._interval_s))

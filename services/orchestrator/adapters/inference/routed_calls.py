@@ -1,6 +1,6 @@
-"""Calls of Infer: first to the replica that is likely to answer soonest, then to the next, then to any replica.
+"""Sends calls of Infer first to the replica that is likely to answer soonest, then to the next, then to any replica.
 
-The part of an answer already sent is kept, so that another replica can continue it.
+The part of an answer that the caller already has is recorded, so that another replica can continue the answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefi
 from services.orchestrator.core.routing.replicas import Call
 
 BUSY_RETRY_S = 2.0
-MAX_SURPRISES = 1  # unannounced losses after which an answer is continued
-MAX_LINES = 64  # a line per model, and callers may name any model
+MAX_SURPRISES = 1  # maximum number of unannounced losses after which an answer continues
+MAX_LINES = 64  # callers may name any model, and each model has a queue
 
 Response: TypeAlias = inference_service_pb2.InferResponse
 Responses: TypeAlias = AsyncGenerator[inference_service_pb2.InferResponse, None]
@@ -37,8 +37,8 @@ rerouted_calls = make_counter(
 class PartialOutput:
     """The tokens and the text of an answer that the caller already has.
 
-    A replica that continues the answer repeats them; `take` removes the repetition. Answers with several candidates,
-    log-probabilities or tool calls cannot be continued.
+    A replica that continues the answer repeats that text, and `take` removes the repetition. Answers with several
+    candidates, log-probabilities or tool calls cannot be continued.
     """
 
     def __init__(self, request: inference_service_pb2.InferRequest) -> None:
@@ -65,7 +65,7 @@ class PartialOutput:
         return response
 
     def rest(self) -> inference_service_pb2.InferRequest | None:
-        """Return the request for the rest of the answer; None if it cannot be continued."""
+        """Return the request for the rest of the answer, or None if the answer cannot be continued."""
         has_said = self._content.size or self._reasoning.size
         if not self._may_continue or (has_said and not self._tokens):
             return None
@@ -77,7 +77,7 @@ class PartialOutput:
 
 
 class _Once:
-    """A text that comes in pieces, and may come again from its beginning."""
+    """A text that arrives in pieces, and that may be repeated from its start."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -87,7 +87,7 @@ class _Once:
         self._position = 0
 
     def take(self, piece: str) -> str:
-        """Return the part of the next piece that has not come before."""
+        """Return the part of the next piece that is new."""
         known = max(0, self.size - self._position)
         self._position += len(piece)
         self.size = max(self.size, self._position)
@@ -103,13 +103,13 @@ def _no_room(waiting: int) -> Overloaded:
 
 
 class RoutedCalls:
-    """Calls of Infer to the service as a whole, and to its replicas where there are several.
+    """Sends calls of Infer to the service as a whole, or to individual replicas if there are several.
 
     Args:
         peer: The service behind one channel, which waits while the service starts.
         stub: The stub of the same channel.
-        busy_patience_s: Longest time that a call waits for room in the service.
-        replicas: The replicas; None leaves the choice to the channel.
+        busy_patience_s: Longest time that a call waits for capacity in the service.
+        replicas: The replicas; if None, the channel chooses a replica.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class RoutedCalls:
 
     @asynccontextmanager
     async def responses(self, request: inference_service_pb2.InferRequest) -> AsyncIterator[AsyncIterator[Response]]:
-        """Call Infer and yield its responses; a call without room waits in line for at most `busy_patience_s`.
+        """Call Infer and yield its responses. While the service is full, the call queues for at most `busy_patience_s`.
 
-        If a replica is lost during an answer, another replica continues the answer where possible. Nothing is repeated.
+        If a replica is lost during an answer, another replica continues the answer if possible. No text is repeated.
         """
         line = self._line_of(request.model)
         place = Place(line, ErrorCode.INFERENCE_OVERLOADED, self._busy_patience_s)
@@ -138,7 +138,7 @@ class RoutedCalls:
             raise _no_room(waiting)
         try:
             responses = await self._begin(request)
-            if responses is None:  # The call waits as it would without a choice.
+            if responses is None:  # The call waits for the service as a whole.
                 responses = self._peer.call_stream(self._stub.Infer, request, place=place)
             async with aclosing(responses):
                 yield responses
@@ -146,13 +146,13 @@ class RoutedCalls:
             place.leave()
 
     def _line_of(self, model: str) -> WaitingLine:
-        """Return the waiting line of a model and tenant; a line without room does not block other lines."""
+        """Return the queue of a model and tenant. A full model of one tenant does not block other queues."""
         if len(self._lines) >= MAX_LINES:
             self._lines = {place: line for place, line in self._lines.items() if line}
         return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
 
     async def _begin(self, request: inference_service_pb2.InferRequest) -> Responses | None:
-        """Return the responses of the first replica that answers; None if no replica takes the call."""
+        """Return the responses of the first replica that answers, or None if no replica accepts the call."""
         replicas = self._replicas
         if replicas is None or not replicas.has_choice:
             return None
@@ -171,10 +171,10 @@ class RoutedCalls:
         replica: Replica | None,
         responses: Responses,
     ) -> Responses:
-        """Stream the responses of a replica; if it is lost, another replica continues the answer.
+        """Stream the responses of a replica. If the replica is lost, another replica continues the answer.
 
-        Announced losses are continued without limit, but an unannounced loss at most `MAX_SURPRISES` times: this
-        request may have caused it.
+        The answer continues after any number of announced losses, but after at most `MAX_SURPRISES` unannounced
+        losses, because the request itself may have caused them.
         """
         surprises = 0
         losses: list[Unavailable] = []
@@ -198,7 +198,7 @@ class RoutedCalls:
         replica: Replica | None,
         lost: Unavailable,
     ) -> tuple[Replica | None, Responses]:
-        """Return the responses of a replica that continues the answer, or starts it if nothing was sent yet.
+        """Return the responses of a replica that continues the answer, or starts it if no text was sent yet.
 
         Raises `lost` if the answer cannot be continued.
         """
@@ -207,13 +207,13 @@ class RoutedCalls:
             raise lost
         try:
             begun = await _ask(replicas, prefixes, rest, {replica.address} if replica else set())
-        except InvalidRequest:  # The lost replica had only the end left to report.
+        except InvalidRequest:  # The lost replica had already sent all text.
             raise lost from None
         return begun or (None, self._peer.call_stream(self._stub.Infer, rest))
 
 
 async def _until_lost(said: PartialOutput, responses: Responses, losses: list[Unavailable]) -> Responses:
-    """Stream the responses without the text already sent; on a loss, append the error to `losses` and end."""
+    """Stream the responses without the text already sent. On a loss, append the error to `losses` and end."""
     try:
         async with aclosing(responses):
             async for response in responses:
@@ -228,7 +228,7 @@ async def _ask(
     request: inference_service_pb2.InferRequest,
     avoided: set[str],
 ) -> tuple[Replica, Responses] | None:
-    """Return the first replica that answers, and its responses; None if no replica takes the call."""
+    """Return the first replica that answers, with its responses, or None if no replica accepts the call."""
     while (chosen := replicas.choose(prefixes, avoided)) is not None:
         responses = _call(replicas, *chosen, request)
         try:
@@ -268,10 +268,10 @@ async def _counted(replicas: ReplicaSet, call: Call) -> AsyncIterator[None]:
 
 
 def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -> PromptPrefixes:
-    """Return the prefixes of a request's prompt, and write them into the request."""
+    """Return the prefixes of a request's prompt, and add them to the request."""
     parts = [request.text.encode()]
     if request.HasField("chat"):
-        # Most templates write the tools before the conversation. A turn that is added changes nothing before it.
+        # Most templates write the tools before the conversation. An added turn changes nothing before it.
         tools = (tool.SerializeToString(deterministic=True) for tool in request.chat.tools)
         parts = [*tools, *(_bytes_of(message) for message in request.chat.messages)]
     owner = f"{current_principal().tenant}\n{request.model}".encode()
@@ -283,11 +283,11 @@ def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -
 
 
 def _bytes_of(message: message_pb2.Message) -> bytes:
-    """Return a message with its text first and no length before it, so that equal beginnings of texts stay equal."""
+    """Encode a message with its text first and without a length, so that messages with a common prefix share bytes."""
     others = message_pb2.Message()
     others.CopyFrom(message)
     others.ClearField("content")
     for part in others.parts:
-        if part.HasField("image"):  # an image would outweigh all text
+        if part.HasField("image"):  # the bytes of an image would outweigh all text
             part.image.data = sha256(part.image.data).digest()
     return message.role.to_bytes(1, "big") + message.content.encode() + others.SerializeToString(deterministic=True)

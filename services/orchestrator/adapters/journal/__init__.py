@@ -1,1 +1,1 @@
-"""The journal in a SQL database: SQLite or PostgreSQL."""
+"""The journal in a SQL database, either SQLite or PostgreSQL."""

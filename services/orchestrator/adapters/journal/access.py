@@ -1,4 +1,4 @@
-"""Runs statements on the journal's threads: writes in groups, reads beside them."""
+"""Runs statements on the journal's threads: grouped writes on one thread, and concurrent reads on another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 
 
 class JournalAccess(Changes):
-    """An owner's connection to a journal."""
+    """The access of one owner to a journal."""
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
         self._url = check_url(url)
@@ -45,19 +45,19 @@ class JournalAccess(Changes):
         self._group: GroupCommit
 
     def watching(self, key: ExecutionKey | SessionKey) -> AbstractContextManager[Watch]:
-        """Watch an execution or a conversation."""
+        """Watch an execution or a conversation for changes."""
         return self._hub.watching(key)
 
     def _now_s(self) -> float:
-        """Seconds since the epoch."""
+        """Return the current time in seconds since the epoch."""
         return self._clock.now().timestamp()
 
     async def _commit(self, work: Work, *, changed: Sequence[str] = ()) -> Any:
-        """Run work that changes these topics in the next transaction; return its result after the commit."""
+        """Run work that changes the topics in `changed`, and return the result after the commit."""
         return await self._group.submit(work, changed=changed)
 
     async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Read the rows of a tenant, or of EVERY_TENANT."""
+        """Read the rows of a tenant, or of all tenants for EVERY_TENANT."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work, tenant)
 
     def _read_now(self, work: Callable[[Connection], ResultT], tenant: str = EVERY_TENANT) -> ResultT:

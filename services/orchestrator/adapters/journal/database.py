@@ -1,4 +1,4 @@
-"""The journal's database: its connections, its tenants' rows, and its errors."""
+"""The journal's database: its connections, its row-level security, and its errors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pagantic_common.storage import database
 from services.orchestrator.ports.journal import Durability
 
 NAME = "the journal"
-POOL_SIZE = 8  # writer, reader, keys, budgets, the audit's reader, heartbeats, purge and notifications
-EVERY_TENANT = "*"  # row-level security shows such a transaction all rows
+POOL_SIZE = 8  # writer, reader, keys, budgets, audit reader, heartbeats, purge and messages
+EVERY_TENANT = "*"  # row-level security shows all rows to such a transaction
 
 
 def check_url(url: str) -> URL:
-    """Return the journal's URL with its driver; raises InvalidRequest for an invalid URL."""
+    """Return the journal's URL with its driver. Raises InvalidRequest if the URL is invalid."""
     return database.check_url(url, NAME)
 
 
 def open_engine(url: URL, durability: Durability) -> Engine:
-    """Return a pool without open connections; makes the folder of a SQLite file."""
+    """Return a pool without open connections. Creates the folder of a SQLite file."""
     return database.open_engine(
         url,
         NAME,
@@ -33,7 +33,7 @@ def open_engine(url: URL, durability: Durability) -> Engine:
 
 
 def check_options(db: Connection) -> None:
-    """Raise PreconditionFailed when the options of connections to PostgreSQL got lost on the way."""
+    """Raise PreconditionFailed if the options of a PostgreSQL connection did not reach the server."""
     if db.dialect.name != "postgresql":
         return
     if db.execute(text("SELECT current_setting('pagantic.tenant', true)")).scalar() != EVERY_TENANT:
@@ -50,12 +50,12 @@ def see_only(db: Connection, tenant: str) -> None:
 
 
 def translate_error(error: Exception) -> Exception:
-    """Return Unavailable for a database that does not answer, without its statement; any other error stays."""
+    """Return Unavailable, without the SQL statement, if the database does not answer, or else the same error."""
     return database.translate_error(error, NAME, ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE)
 
 
 @contextlib.contextmanager
 def translating_errors() -> Iterator[None]:
-    """Raise translated errors instead of the database's own."""
+    """Raise translated errors instead of the errors of the database."""
     with database.translating_errors(NAME, ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE):
         yield

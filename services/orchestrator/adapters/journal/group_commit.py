@@ -29,7 +29,7 @@ from services.orchestrator.adapters.journal.writes import NewExecution, Writes
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Write
 
-LINGER_S = 0.005  # longest delay of a deferrable write
+LINGER_S = 0.005  # maximum delay of a deferrable write
 
 write_duration = make_histogram(
     ORCHESTRATOR_JOURNAL_WRITE_DURATION, "how long transactions of the journal took", unit="s", bounds=DURATION_BOUNDS_S
@@ -49,7 +49,7 @@ class GroupCommit:
     """The writer's thread and its queue.
 
     Attributes:
-        failure: Why the last transaction failed; empty when it succeeded.
+        failure: Reason that the last transaction failed; empty if it succeeded.
         is_fenced: Whether another process may be this owner, so that nothing is written.
     """
 
@@ -66,11 +66,12 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        failed_writes.add(0)  # A rate would not see the first failure of a counter that begins with it.
+        failed_writes.add(0)  # A rate would miss the first failure of a counter that starts with it.
 
     def submit(self, work: Work, *, can_wait: bool = False, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
-        """Queue work for the next transaction, and resolve after the commit. Deferrable work starts no transaction.
+        """Queue work for the next transaction, and return a future that resolves after the commit.
 
+        With `can_wait`, the work does not start a transaction at once.
         `changed` names the changed topics of work other than writes and admissions.
         """
         loop = asyncio.get_running_loop()
@@ -83,7 +84,7 @@ class GroupCommit:
         return done
 
     async def close(self) -> None:
-        """Write the queue, and end the thread."""
+        """Write the queued work, and end the thread."""
         self._begin()
         while self._writer is not None:
             await self._writer
@@ -106,7 +107,7 @@ class GroupCommit:
             self._writer = None
 
     async def _outcomes_of(self, works: Sequence[Work]) -> list[Any]:
-        """Write a group on the thread; returns the result or the exception of each work."""
+        """Write a group on the thread, and return the result or the exception of each piece of work."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         try:
@@ -141,13 +142,13 @@ class GroupCommit:
             _settle(one.done, error)
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
-        """Run the works in one transaction; return each result, or the exception if that work alone was rolled back."""
+        """Run all work in one transaction. Return each result, or the exception of work that was rolled back alone."""
         if self.is_fenced:
             raise Unavailable(
                 "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
             )
         with self._engine.connect() as db:
-            self._lock.hold_if_doubtful()  # An error of the lock fails the whole group at once.
+            self._lock.hold_if_doubtful()  # If the lock raises an error, the whole group fails at once.
             try:
                 with db.begin():
                     return self._write_together(db, works)
@@ -156,11 +157,11 @@ class GroupCommit:
                 if does_not_answer and not is_conflict(error):
                     raise
             with db.begin():  # one by one, to find the failing work
-                self._lock.hold_if_doubtful()  # The connection may have been made again.
+                self._lock.hold_if_doubtful()  # The connection may have been reopened.
                 return self._write_each(db, works)
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
-        """Do the admissions first, then the writes, then the rest: each kind in a few statements."""
+        """Write the admissions first, then the writes, each kind in a few statements, and then all other work."""
         self._admit_together(db, [work for work in works if isinstance(work, NewExecution)])
         if writes := [work for work in works if isinstance(work, Write)]:
             self._writes.write_all(db, writes)
@@ -203,18 +204,18 @@ class GroupCommit:
 
 
 class _NotTogetherError(Exception):
-    """An admission of the group may have to be refused."""
+    """The admissions of a group must be written separately, because one of them may have to be rejected."""
 
 
 def _call(work: Work, db: Connection) -> Any:
-    """Call work that is a function; admissions and writes are done already."""
+    """Call the work if it is a function. Admissions and writes have already been executed."""
     if isinstance(work, NewExecution | Write):
         return None
     return work(db)
 
 
 def _changed_by(work: Work) -> tuple[str, ...]:
-    """Return the topics that a write changes: its execution, and the conversation of a turn that it ends."""
+    """Return the topics that a write changes: the execution, and the conversation if the write ends its turn."""
     if not isinstance(work, Write):
         return ()
     record = work.record
@@ -228,7 +229,7 @@ def _is_of(work: Work, key: ExecutionKey) -> bool:
 
 
 def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
-    if done.done():  # its caller has gone
+    if done.done():  # the caller was cancelled
         return
     if isinstance(outcome, Exception):
         done.set_exception(outcome)

@@ -1,4 +1,4 @@
-"""Rows of the journal's tables: their conditions, their decoding, and bounded reads."""
+"""Helpers for rows of the journal's tables: conditions, decoding and bounded reads."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ RECORD = [column for column in executions.c if column.name not in _NOT_READ]
 
 
 def of_execution(table: Table, key: ExecutionKey) -> ColumnElement[bool]:
-    """Return the condition for the rows of an execution."""
+    """Return the condition that selects the rows of an execution."""
     return and_(table.c.tenant == key.tenant, table.c.request_id == key.request_id)
 
 
 def of_session(table: Table, key: SessionKey) -> ColumnElement[bool]:
-    """Return the condition for the rows of a conversation."""
+    """Return the condition that selects the rows of a conversation."""
     return and_(table.c.tenant == key.tenant, table.c.session_id == key.session_id)
 
 
 def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> ColumnElement[bool]:
-    """Return the condition for the rows of several executions, or of several conversations.
+    """Return the condition that selects the rows of several executions, or of several conversations.
 
-    By tenant, because SQLite uses no index for pairs.
+    The condition groups the keys by tenant, because SQLite uses no index for pairs.
     """
     ids: dict[str, list[str]] = {}
     for tenant, one in keys:
@@ -55,7 +55,7 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
 
 
 def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:
-    """Return an execution with its response and its request. Raises NotFound."""
+    """Return an execution with its response and its request. Raises NotFound if it does not exist."""
     found = select(*RECORD, executions.c.response).where(of_execution(executions, key))
     row = db.execute(found).mappings().first()
     if row is None:
@@ -75,7 +75,7 @@ def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
 
 
 def record_of(row: RowMapping) -> ExecutionRecord:
-    """Return the record of a row with the columns of RECORD."""
+    """Return the record in a row that has the columns of RECORD."""
     return ExecutionRecord(
         request_id=row["request_id"],
         session_id=row["session_id"],
@@ -107,14 +107,15 @@ def message_of(stored: bytes) -> Message:
 
 
 def moment_of(seconds: float) -> datetime:
-    """Return the moment of a stored time."""
+    """Return a stored time as a datetime in UTC."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
-    """Return the first rows within the limits, at least one row, and whether more rows exist; reads no further.
+    """Return the first rows within the limits, and whether more rows exist. No further rows are read.
 
-    `max_bytes` counts the bytes of each row's first column.
+    At least one row is returned, even if it exceeds the limits. `max_bytes` counts the bytes of each row's first
+    column.
     """
     taken: list[Row[Any]] = []
     left_bytes = max_bytes
@@ -138,7 +139,7 @@ def token_of(*names: str) -> str:
 
 
 def read_token(token: str, count: int) -> list[str]:
-    """Return the names of a page token; raises InvalidRequest."""
+    """Return the names in a page token. Raises InvalidRequest if the token is invalid."""
     try:
         names = parse_json(token, is_rewritable=True)
     except JsonTextError:

@@ -1,6 +1,6 @@
 """The journal's tables, the same in SQLite and PostgreSQL, and their migration.
 
-The migrations make the tables; a test holds them to the tables described here.
+The migrations create the tables. A test checks that the created tables match the tables described here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pagantic_common.storage import migration
 from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText
 
 TABLES = MetaData()
-# SQLite autoincrements only a column of exactly this type.
+# SQLite autoincrements a column only if it has exactly this type.
 ORDINAL = BigInteger().with_variant(Integer, "sqlite")
 
 executions = Table(
@@ -54,7 +54,7 @@ executions = Table(
     UniqueConstraint("tenant", "request_id"),
     Index("executions_by_tenant", "tenant", "ordinal"),
     Index("executions_by_session", "tenant", "session_id", "ordinal"),
-    # A partial index: few executions are live at a time.
+    # The index is partial, because few executions are live at a time.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
     Index(
         "executions_ended",
@@ -233,6 +233,6 @@ SCHEMA = migration.Schema(
 def migrate(connection: Connection) -> None:
     """Migrate a database to this version's tables in the connection's transaction. Not safe for concurrent threads.
 
-    Raises PreconditionFailed for a database of a later version, and for foreign tables with the same names.
+    Raises PreconditionFailed if the database has a later version, or has foreign tables with the same names.
     """
     migration.migrate(connection, SCHEMA)

@@ -1,4 +1,4 @@
-"""Encryption of requests and answers in the journal, so that a copy of the database does not reveal them.
+"""Encrypts requests and answers in the journal, so that a copy of the database does not reveal them.
 
 AES-256-GCM (NIST SP 800-38D) with a random nonce for each value. Ids, times, states and usage stay readable, because
 queries need them.
@@ -22,20 +22,20 @@ from pagantic_common.rpc.access.watched_file import WatchedFile
 
 JOURNAL_KEY_FILE = "JOURNAL_KEY_FILE"
 KEY_BYTES, NONCE_BYTES, ID_BYTES = 32, 12, 4
-MARK = b"\xff\xffP1"  # no proto and no JSON begins like this
+MARK = b"\xff\xffP1"  # no proto and no JSON text starts with these bytes
 TEXT_MARK = "\x01P1"
 
-Keys = Mapping[bytes, AESGCM]  # by the beginning of the key's hash; the first key seals
+Keys = Mapping[bytes, AESGCM]  # by a prefix of the key's hash; the first key encrypts
 
 
 class Sealing:
-    """Seals and opens values; without keys values stay plain. Opens unsealed values unchanged."""
+    """Encrypts and decrypts values. Without keys, values stay plain. Decryption returns plain values unchanged."""
 
     def __init__(self, keys: Callable[[], Keys] = dict) -> None:
         self._keys = keys
 
     def seal(self, data: bytes, place: bytes) -> bytes:
-        """Return data that only the keys open, and only at this place."""
+        """Return the encrypted data, which can be decrypted only with the keys and only for this place."""
         keys = self._keys()
         if not keys:
             return data
@@ -44,7 +44,7 @@ class Sealing:
         return MARK + key_id + nonce + key.encrypt(nonce, data, place)
 
     def open(self, data: bytes, place: bytes) -> bytes:
-        """Return data as it was; raises PreconditionFailed where the key is missing or the data was changed."""
+        """Return the decrypted data. Raises PreconditionFailed if the key is missing or the data was changed."""
         if not data.startswith(MARK):
             return data
         key_id, rest = data[len(MARK) : len(MARK) + ID_BYTES], data[len(MARK) + ID_BYTES :]
@@ -58,7 +58,7 @@ class Sealing:
 
 
 class SealedBytes(TypeDecorator[bytes]):
-    """Bytes of a column, "table.column", that are stored sealed, with the keys of the engine's dialect."""
+    """Bytes of a column, named "table.column", that are encrypted with the keys of the engine's dialect."""
 
     impl = LargeBinary
     cache_ok = True
@@ -68,20 +68,20 @@ class SealedBytes(TypeDecorator[bytes]):
         self.place = place
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        """Seal a value to store."""
+        """Encrypt a value to store."""
         if value is None:
             return None
         return sealing_of(dialect).seal(value, self.place.encode())
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        """Open a stored value."""
+        """Decrypt a stored value."""
         if value is None:
             return None
         return sealing_of(dialect).open(bytes(value), self.place.encode())
 
 
 class SealedText(TypeDecorator[str]):
-    """Text of a column that is stored sealed, as SealedBytes are."""
+    """Text of a column that is encrypted like SealedBytes."""
 
     impl = Text
     cache_ok = True
@@ -91,7 +91,7 @@ class SealedText(TypeDecorator[str]):
         self.place = place
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Seal a value to store."""
+        """Encrypt a value to store."""
         if value is None:
             return None
         data = value.encode()
@@ -101,7 +101,7 @@ class SealedText(TypeDecorator[str]):
         return TEXT_MARK + base64.b64encode(sealed).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Open a stored value."""
+        """Decrypt a stored value."""
         if value is None or not value.startswith(TEXT_MARK):
             return value
         try:
@@ -112,19 +112,20 @@ class SealedText(TypeDecorator[str]):
 
 
 def set_sealing(dialect: Dialect, sealing: Sealing) -> None:
-    """Have a dialect's sealed columns use these keys."""
+    """Set the keys that a dialect uses for its encrypted columns."""
     dialect.sealing = sealing  # type: ignore[attr-defined]  # types of columns are given nothing else of an engine
 
 
 def sealing_of(dialect: Dialect) -> Sealing:
-    """Return the sealing of a dialect, by default without keys."""
+    """Return the sealing of a dialect, which has no keys by default."""
     return getattr(dialect, "sealing", None) or _PLAIN
 
 
 def read_journal_keys(path: Path | None) -> Sealing:
-    """Return the sealing with the keys of a file, a base64 key per line; the first key seals, and every key opens.
+    """Return the sealing with the keys in a file, or a sealing without keys if no path is given.
 
-    The file is read again when it changes. Raises InvalidRequest for an unusable file.
+    Each line is a base64 key. The first key encrypts, and every key decrypts.
+    The file is read again when it changes. Raises InvalidRequest if the file is unusable.
     """
     if path is None:
         return _PLAIN

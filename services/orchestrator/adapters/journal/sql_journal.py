@@ -1,7 +1,7 @@
 """The journal in a database: a SQLite file of one orchestrator, or a PostgreSQL database shared by several.
 
 It has seven threads: the writer, which writes in groups, the reader, the key look-up, the budgets, the audit listing,
-the owner's heartbeats, and the purger. PostgreSQL adds a thread that sends notifications.
+the owner's heartbeats, and the purger. PostgreSQL adds a thread that sends messages.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
     async def open(self) -> None:
         """Connect and bring the tables up to date.
 
-        Raises Unavailable when the database cannot be reached, PreconditionFailed when another process is this owner.
+        Raises Unavailable if the database cannot be reached, or PreconditionFailed if another process is this owner.
         """
         await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
         self._group = GroupCommit(self._engine, self._writes, self._hub.note, self._lock)
         if self._dialect.name == "postgresql":
             self._notices = Notices(self._engine, self._hub)
             self._notices.start()
-            self._hub.note([EVERYTHING])  # The start may have interrupted executions.
+            self._hub.note([EVERYTHING])  # Opening the journal may have interrupted executions.
         self._purger = Purger(
             self._engine, self._retention_s, self._session_retention_s, self._audit_retention_s, self._now_s
         )
@@ -96,7 +96,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
         self._is_open = True
 
     async def close(self) -> None:
-        """Write the queue and disconnect; the other owners no longer wait for this owner's heartbeat."""
+        """Write the queued work and disconnect. Other owners stop waiting for this owner's heartbeat."""
         if not self._is_open:
             return
         self._is_open = False
@@ -130,7 +130,7 @@ class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApp
 
 
 class JournalSpace:
-    """Asks the file system about a SQLite file; of a server it knows the last reported size only."""
+    """Measures the space of the journal: asks the file system about a SQLite file, or caches a server's last size."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -140,20 +140,20 @@ class JournalSpace:
         self._server_bytes = math.nan
 
     def used_bytes(self) -> float:
-        """Return the size of the database; NaN while it is unknown."""
+        """Return the size of the database, or NaN while it is unknown."""
         if self._path is None:
             return self._server_bytes
         parts = [Path(f"{self._path}{part}") for part in _PARTS]
         return float(sum(part.stat().st_size for part in parts if part.exists()))
 
     def free_bytes(self) -> float | None:
-        """Return the free space of the volume; None for a database server."""
+        """Return the free space of the volume, or None for a database server."""
         if self._path is None:
             return None
         return float(shutil.disk_usage(self._path.parent).free)
 
     def ask(self) -> None:
-        """Ask the server for the size of its database; blocks."""
+        """Ask the server for the size of its database. This call blocks."""
         if self._path is None:
             with self._engine.execution_options(**READING).connect() as db:
                 self._server_bytes = float(db.execute(text("SELECT pg_database_size(current_database())")).scalar_one())

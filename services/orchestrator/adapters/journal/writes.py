@@ -1,7 +1,7 @@
-"""The writer's statements, synchronous and on one connection. Payloads are the protos that clients receive.
+"""The writer's statements, which are synchronous and use one connection. Payloads are the protos that clients receive.
 
-A write names its owner, and fails for an execution that another owner has taken over. Journal entries are stored as
-JSON documents of their kind and value, in a form that outlives the names of classes.
+A write names its owner, and fails if another owner has taken over the execution. A journal entry is stored as a JSON
+document of its kind and value, in a form that does not depend on class names.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
-# The names are stored: a class may be renamed, its name here may not. A form that an older reader would misread gets a
-# name with a version ("Prepared.2"), and the old name keeps its reader. The tests keep a journal of each release.
+# The names are stored: a class may be renamed, but its name here must stay. A form that an older reader would misread
+# gets a name with a version ("Prepared.2"), and the old name keeps its reader. The tests keep a journal per release.
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
     {
         "Admitted": Admitted,
@@ -68,19 +68,20 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in KINDS.items()}
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
-SAME_MOMENT_S = 1e-6  # a stored moment is rounded to microseconds
+SAME_MOMENT_S = 1e-6  # stored times are rounded to microseconds
 _MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
 _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "cost_usd")
 
 
 class UnreadableEntryError(ValueError):
-    """An entry that this version cannot read."""
+    """The error for an entry that this version cannot read."""
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry; the input of a step's machine comes with the step's name and the number of its run.
+    """Encode an entry. An input of a step's machine includes the name of the step and the number of its run.
 
-    Of a stored conversation only the positions are kept: else each turn would store the whole conversation again.
+    Messages of the stored conversation are replaced by their positions, because otherwise each turn would store the
+    whole conversation again.
     """
     if isinstance(entry, Prepared):
         entry = replace(entry, history=entry.history[: len(entry.history) - len(referred_positions(entry))])
@@ -92,21 +93,21 @@ def entry_to_json(entry: Entry) -> bytes:
 
 
 def referred_positions(entry: Entry) -> range:
-    """Return the positions of the stored conversation that an entry refers to instead of keeping the messages."""
+    """Return the positions in the stored conversation to which an entry refers instead of keeping the messages."""
     if isinstance(entry, Prepared):
         return range(entry.history_start, entry.history_end)
     return range(0)
 
 
 def with_history(entry: Entry, referred: Sequence[Message]) -> Entry:
-    """Return an entry with the messages that it refers to."""
+    """Return an entry with the messages to which it refers."""
     if isinstance(entry, Prepared):
         return replace(entry, history=(*entry.history, *referred))
     return entry
 
 
 def entry_from_json(document: bytes) -> Entry:
-    """Decode an entry; raises UnreadableEntryError."""
+    """Decode an entry. Raises UnreadableEntryError if this version cannot read it."""
     try:
         kind, value, *inside = from_json(document)
         entry: Any = _ADAPTERS[kind].validate_python(value)
@@ -125,8 +126,8 @@ def entry_from_json(document: bytes) -> Entry:
 class NewExecution:
     """An execution to admit.
 
-    With `takes_turn` it is refused while another execution has the session's turn. With `has_new_id` it fails where
-    another execution has its id.
+    With `takes_turn`, the execution is rejected while another execution has the session's turn. With `has_new_id`, the
+    admission fails if another execution has the same id.
     """
 
     record: ExecutionRecord
@@ -138,8 +139,8 @@ class NewExecution:
 class CompiledStatement:
     """A statement that every request runs, compiled once and passed directly to the driver.
 
-    `Connection.execute` takes about ten times as long and `exec_driver_sql` twice as long, eight times per request.
-    Of their processing, only the sealing of columns is done here.
+    For the eight statements per request, `Connection.execute` takes about ten times as long, and `exec_driver_sql`
+    twice as long. Of the processing in those methods, only the encryption of columns is repeated here.
     """
 
     def __init__(self, statement: Any, dialect: Dialect) -> None:
@@ -152,7 +153,7 @@ class CompiledStatement:
         self._dialect = dialect
 
     def run(self, db: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Execute it once per row; returns how many rows of the table it touched."""
+        """Execute the statement once per row, and return the number of table rows affected."""
         if not rows:
             return 0
         filled: list[Any] = [{**self._fixed, **row} for row in rows]
@@ -172,12 +173,12 @@ class CompiledStatement:
 
 
 class Writes:
-    """The statements of one owner; each method receives its connection."""
+    """The write statements of one owner. Each method receives the connection."""
 
     def __init__(self, owner: str, dialect: Dialect, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._owner = owner
-        self.interrupted_turn_s = 0.0  # how long an execution keeps its turn after it was interrupted
+        self.interrupted_turn_s = 0.0  # how long an interrupted execution keeps its turn
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
         executions: Any = self._insert(_executions)
         totals: Any = self._insert(tables.usage_totals)
@@ -201,7 +202,7 @@ class Writes:
         )
 
     def admit(self, db: Connection, admission: NewExecution) -> ExecutionRecord | None:
-        """Store a new execution, or return the stored execution with its id."""
+        """Store a new execution and return None, or return the stored execution with the same id."""
         record = admission.record
         if self.admit_all(db, [admission]) == 0:
             if admission.has_new_id:
@@ -211,7 +212,10 @@ class Writes:
         return None
 
     def admit_again(self, db: Connection, admission: NewExecution, ended: ExecutionRecord) -> int | None:
-        """Restart an ended execution unless another caller was faster; keep its events, delete its entries."""
+        """Restart an ended execution, keep its events and delete its entries. Return the last event's sequence number.
+
+        Returns None if another caller restarted the execution first.
+        """
         record, key = admission.record, admission.record.key
         fresh = _row_of(record) | {
             "owner": self._owner, "response": None, "last_error": None,
@@ -241,7 +245,7 @@ class Writes:
             raise _turn_runs(record.session_key)
 
     def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
-        """Store the executions with free ids; return their number."""
+        """Store the executions whose ids are free, and return their number."""
         count = self._admit.run(db, [_row_of(one.record) for one in admissions])
         if count == len(admissions):
             self._add_entries.run(db, [_entry_row(one.record.key, 0, one.admitted) for one in admissions])
@@ -249,7 +253,7 @@ class Writes:
         return count
 
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
-        """Store the writes; the last write of each execution gives its state."""
+        """Store the writes. The last write of each execution sets its state."""
         records = {write.record.key: write.record for write in writes}
         updates = [_state_row(record) for record in records.values()]
         if self._move.run(db, updates) != len(updates):
@@ -275,7 +279,7 @@ class Writes:
         self._add_totals.run(db, _total_rows(totals))
 
     def append_messages(self, db: Connection, key: SessionKey, messages: Sequence[Message], now_s: float) -> None:
-        """Append to a conversation; raises Aborted while a live execution has its turn."""
+        """Append to a conversation. Raises Aborted while a live or recently interrupted execution has its turn."""
         holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
         if holder is not None and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
             raise _turn_runs(key)
@@ -303,13 +307,16 @@ class Writes:
         )
 
     def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
-        """Give an execution its session's turn; False while an execution with the turn runs, or may soon be resumed."""
+        """Give the session's turn to an execution, and return whether it has the turn.
+
+        Another execution keeps the turn while it is running or may soon be resumed.
+        """
         taken = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
         if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
             return True
         mine = of_session(_turns, key)
         holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one_or_none()
-        if holder is None:  # its execution has just ended
+        if holder is None:  # the execution that had the turn has just ended
             return self.take_turn(db, key, request_id)
         if holder != request_id and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
             return False
@@ -417,6 +424,6 @@ def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
     return [
         {"tenant": one.tenant, "session_id": one.session_id, "model": one.model, "subject": one.subject}
         | {name: getattr(one, name) for name in _SUMS}
-        # One order everywhere: orchestrators that update the same rows must not deadlock.
+        # The order is fixed, so that orchestrators that update the same rows do not deadlock.
         for one in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model, total.subject))
     ]

@@ -1,4 +1,4 @@
-"""Runs the steps that the journal's database lacks."""
+"""Runs the migration steps that the journal's database lacks."""
 
 from pagantic_common.storage.migration import run_steps
 

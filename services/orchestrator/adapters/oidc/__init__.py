@@ -1,1 +1,1 @@
-"""Callers with a token of an identity provider: OpenID Connect discovery, and JSON Web Tokens."""
+"""Authenticates callers by a token of an identity provider: OpenID Connect discovery and JSON Web Tokens."""

@@ -17,10 +17,10 @@ from pagantic_common.domain.errors import Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.ports.identity import is_fetchable
 
-FRESH_S = 600.0  # after this time the keys are fetched again in the background
-IDLE_S = 1_200.0  # after that, because no call came, calls wait for the keys that are fetched again
+FRESH_S = 600.0  # age after which the keys are fetched again in the background
+IDLE_S = 1_200.0  # age, without calls in between, after which calls wait for the keys to be fetched again
 STALE_S = 86_400.0  # longest use of known keys while the provider does not answer
-COOL_DOWN_S = 30.0  # between two fetches, whatever callers send
+COOL_DOWN_S = 30.0  # minimum time between two fetches, whatever callers send
 TIMEOUT_S = 5.0
 MAX_BYTES = 256 * 1024
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -32,9 +32,9 @@ class IssuerKeys:
     """The keys of an issuer.
 
     Args:
-        issuer: The issuer's URL, as its tokens name it.
-        client: The HTTP client; it must not follow redirects.
-        now_s: Monotonic time.
+        issuer: The issuer's URL, as written in its tokens.
+        client: The HTTP client, which must not follow redirects.
+        now_s: Returns the monotonic time.
     """
 
     def __init__(self, issuer: str, client: httpx.AsyncClient, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -48,9 +48,9 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_id: str | None) -> KeySet:
-        """Return the keys, fetched again if the id is unknown; raises Unavailable without usable keys.
+        """Return the keys, fetched again if the id is unknown. Raises Unavailable if there are no usable keys.
 
-        A caller waits only if the known keys do not suffice and a fetch may help.
+        A caller waits only if the known keys are insufficient and a fetch may help.
         """
         if self._keys is None or self._age_s > IDLE_S or not _has(self._keys, key_id):
             await self._fetch_once()
@@ -64,7 +64,7 @@ class IssuerKeys:
         return self._keys
 
     async def close(self) -> None:
-        """End a fetch that is under way."""
+        """Cancel a fetch that is in progress."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -74,7 +74,7 @@ class IssuerKeys:
         return self._now_s() - self._fetched_s
 
     async def _fetch_once(self) -> None:
-        """Fetch once, shared by all waiting callers."""
+        """Fetch the keys once for all waiting callers."""
         self._begin_fetch()
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
@@ -127,7 +127,7 @@ class IssuerKeys:
 
 
 def _public_key(entry: Any) -> Key | None:
-    """Return a key of a list; None for an unusable key, so that the other keys still work."""
+    """Return the key of a list entry, or None if the key is unusable, so that the other keys still work."""
     if not isinstance(entry, dict) or entry.get("kty") == "oct":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Knows callers by the tokens of identity providers, and all others by their API keys."""
+"""Identifies callers by the tokens of identity providers, and all other callers by their API keys."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.oidc.issuer_keys import IssuerKeys
 from services.orchestrator.ports.identity import Issuer
 
-# Asymmetric only: with a symmetric algorithm, an attacker could use the issuer's public key as the secret.
+# Only asymmetric algorithms: with a symmetric one, an attacker could use the issuer's public key as the secret.
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
 )
-TYPES = ("", "JWT", "AT+JWT", "APPLICATION/AT+JWT")  # RFC 9068; no ID of a logout, no tenant token
+TYPES = ("", "JWT", "AT+JWT", "APPLICATION/AT+JWT")  # RFC 9068; excludes logout tokens and tenant tokens
 LEEWAY_S = 30
 MAX_TOKEN_BYTES = 8 * 1024
 SCOPE_PREFIX = "pagantic:"
-CLAIMED = frozenset(Scope) - {Scope.ADMIN}  # over all tenants: no provider of one of them may give it
+CLAIMED = frozenset(Scope) - {Scope.ADMIN}  # ADMIN spans all tenants, so no tenant's provider may grant it
 _BEARER = "bearer "
 
 log = get_logger(__name__)
 
 
 class KeySource(Protocol):
-    """The public keys of an issuer."""
+    """Supplies the public keys of an issuer."""
 
     async def keys_for(self, key_id: str | None) -> KeySet:
-        """Return the keys; raises Unavailable."""
+        """Return the keys. Raises Unavailable if there are no usable keys."""
 
 
 class OidcTokens:
-    """Authenticates callers by a JSON Web Token (RFC 7519); an Authenticator.
+    """An Authenticator that identifies callers by a JSON Web Token (RFC 7519).
 
     Args:
         issuers: The accepted issuers by URL, with their keys.
         otherwise: Authenticates callers with other credentials.
-        now_s: Seconds since 1970.
+        now_s: Returns the seconds since 1970.
     """
 
     def __init__(
@@ -66,7 +66,10 @@ class OidcTokens:
         self._claims = {url: _claims_of(url, issuer, now_s) for url, (issuer, _) in issuers.items()}
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller; a refusal's reason is only logged. Raises Unauthenticated and Unavailable."""
+        """Return the caller. The reason for a rejection is only logged.
+
+        Raises Unauthenticated if the token is rejected, and Unavailable if the issuer's keys cannot be fetched.
+        """
         text = credentials[len(_BEARER) :].strip()
         if not credentials.lower().startswith(_BEARER) or text.count(".") != 2:  # noqa: PLR2004 - the parts of a JWT
             return await self._otherwise.authenticate(credentials)
@@ -100,7 +103,7 @@ class OidcTokens:
 
 @asynccontextmanager
 async def knowing_tokens(issuers: Mapping[str, Issuer], otherwise: Authenticator) -> AsyncIterator[Authenticator]:
-    """Yield an authenticator that takes the tokens of issuers too; it fetches their keys when the first token comes."""
+    """Yield an authenticator that also accepts tokens of the issuers. Their keys are fetched on the first token."""
     if not issuers:
         yield otherwise
         return
@@ -125,11 +128,11 @@ def _claims_of(url: str, issuer: Issuer, now_s: Callable[[], float]) -> jwt.JWTC
 
 
 def _read_unverified(text: str) -> tuple[str, str | None]:
-    """Return the issuer and the key id that a token names, before its signature is verified."""
+    """Return the issuer and the key id in a token, before its signature is verified."""
     try:
         parts = jws.extract_compact(text.encode())
         claims, key_id = from_json(parts.payload), parts.headers().get("kid")
-    except (JoseError, ValueError, TypeError, AttributeError):  # the header may be any JSON
+    except (JoseError, ValueError, TypeError, AttributeError):  # the header may be any JSON value
         raise _refused("it cannot be read") from None
     if not isinstance(claims, dict) or not isinstance(claims.get("iss"), str):
         raise _refused("it names no issuer")

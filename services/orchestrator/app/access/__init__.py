@@ -1,1 +1,1 @@
-"""Authentication, policies and audit."""
+"""Authentication, policies and the audit log."""

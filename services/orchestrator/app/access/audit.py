@@ -1,4 +1,4 @@
-"""The audit: the caller, method, resource and decision of each call."""
+"""The audit log: the caller, method, resource and decision of each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page, page_limit
 
-DENIAL_EVERY_S = 10.0  # at most one record of equal denials in this time, so that denied callers cannot fill the disk
+DENIAL_EVERY_S = 10.0  # minimum time between records of equal denials, so that denied callers cannot fill the disk
 MAX_DENIALS = 1024
 MAX_ID_CHARS, MAX_RESOURCE_CHARS = 128, 700
 
@@ -24,11 +24,11 @@ log = get_logger(__name__)
 
 
 class Audit:
-    """Records the calls of one orchestrator. Used from one event loop.
+    """Records the calls of one orchestrator. Not thread-safe: use it from a single event loop.
 
     Args:
         store: Stores the records.
-        clock: Gives the times of records.
+        clock: Supplies the times of records.
         is_on: Whether calls are recorded.
     """
 
@@ -48,19 +48,22 @@ class Audit:
         return self._store.add_audit_entry(self._allowed(method, resource, request_id), can_wait=True)
 
     async def record(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Note it before the call changes or sees anything; raises Unavailable when that cannot be stored."""
+        """Record that the current caller was allowed, before the call changes or reads anything.
+
+        Raises Unavailable if the record cannot be stored.
+        """
         if self._is_on:
             await self._store.add_audit_entry(self._allowed(method, resource, request_id))
 
     def note_denied(self, method: str, caller: Principal | None, error: PaganticError) -> None:
-        """Record the denial of a call; `method` includes its package, and `caller` is None if unknown."""
+        """Record the denial of a call. `method` includes its package; `caller` is None if the caller is unknown."""
         entry = self._entry(caller, method.rpartition(".")[2], Decision.DENIED)
         entry = replace(entry, code=error.code.value if error.code is not None else "")
         if self._is_on and self._is_due((entry.tenant, entry.subject, entry.key_id, entry.method, entry.code)):
             self._store.add_audit_entry(entry, can_wait=True)
 
     async def list_records(self, tenant: str, page_size: int, page_token: str) -> Page[AuditRecord]:
-        """Return records of a tenant, or of all. Raises InvalidRequest."""
+        """Return the records of a tenant, or all if `tenant` is empty. Raises InvalidRequest if it is invalid."""
         if tenant:
             require_id("tenant", tenant)
         return await self._store.list_audit_records(tenant=tenant, limit=page_limit(page_size), after=page_token)
@@ -99,5 +102,5 @@ def _done() -> asyncio.Future[None]:
 
 
 def _plain(text: str, most: int) -> str:
-    """Return the beginning of a text, without characters that a terminal or a database takes for something else."""
+    """Return a prefix of a text, without characters that have a special meaning in a terminal or a database."""
     return "".join(filter(str.isprintable, text[:most]))

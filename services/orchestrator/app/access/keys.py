@@ -1,4 +1,4 @@
-"""API keys: makes, lists and revokes them, and knows callers by them."""
+"""API keys: creates, lists and revokes them, and authenticates callers by them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.ports.keys import KeyStore
 from services.orchestrator.ports.page import Page, page_limit
 
-FRESH_S = 1.0  # how long a key is not looked up again: a revocation takes effect after that
+FRESH_S = 1.0  # how long a key is cached, and so the delay until a revocation takes effect
 STALE_S = 60.0  # longest use of a cached key while the store cannot be read
 MAX_KNOWN = 10_000
 _BEARER = "bearer "
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A key as it was at a moment."""
+    """A cached key and the time of its look-up."""
 
     stored: StoredKey
     asked_s: float
@@ -40,7 +40,7 @@ class Keys:
     Args:
         store: Stores the keys.
         admin_keys: Returns the operator's own keys by id, which are not in the store.
-        clock: Gives the times of keys.
+        clock: Supplies the times of keys.
         random_bytes: Returns the given number of unpredictable bytes.
     """
 
@@ -59,9 +59,9 @@ class Keys:
         self._asking: dict[str, asyncio.Future[StoredKey | None]] = {}
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the holder of the key in `credentials`, "Bearer pag_..."; a refusal's reason is only logged.
+        """Return the holder of the key in `credentials`, "Bearer pag_...". The reason for a rejection is only logged.
 
-        Raises Unauthenticated, and Unavailable while the store cannot be read.
+        Raises Unauthenticated if the key is rejected, and Unavailable while the store cannot be read.
         """
         if not credentials:
             raise Unauthenticated("the call has no credentials: send an API key", code=ErrorCode.AUTH_MISSING)
@@ -76,7 +76,7 @@ class Keys:
     async def create(
         self, tenant: str, subject: str, scopes: frozenset[Scope], lifetime_s: float | None
     ) -> tuple[StoredKey, str]:
-        """Return a new key, and its text. Raises InvalidRequest."""
+        """Return a new key and its text. Raises InvalidRequest if an argument is invalid."""
         require_id("tenant", tenant or DEFAULT_TENANT)
         require_id("subject", subject)
         if not scopes:
@@ -93,13 +93,16 @@ class Keys:
         return stored, key.text
 
     async def list_keys(self, tenant: str, page_size: int, page_token: str) -> Page[StoredKey]:
-        """Return stored keys of a tenant, or of all. Raises InvalidRequest."""
+        """Return the stored keys of a tenant, or all if `tenant` is empty. Raises InvalidRequest if it is invalid."""
         if tenant:
             require_id("tenant", tenant)
         return await self._store.list_keys(tenant=tenant, limit=page_limit(page_size), after=page_token)
 
     async def revoke(self, key_id: str) -> StoredKey:
-        """Revoke a key, for every orchestrator within FRESH_S, and return it. Raises NotFound."""
+        """Revoke a key and return it. The revocation takes effect in every orchestrator within FRESH_S.
+
+        Raises NotFound if there is no such key.
+        """
         stored = await self._store.revoke_key(require_id("key_id", key_id), self._clock.now().timestamp())
         self._known.pop(key_id, None)
         log.info("a key was revoked", key_id=key_id, tenant=stored.tenant, subject=stored.subject)
@@ -118,14 +121,14 @@ class Keys:
                 raise
             return known.stored
         self._known.pop(key.key_id, None)
-        if stored is not None:  # anybody can make up ids
+        if stored is not None:  # unknown ids are not cached, because anybody can make them up
             if len(self._known) >= MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[key.key_id] = _Known(stored, now_s)
         return stored
 
     async def _ask(self, key_id: str) -> StoredKey | None:
-        """Look a key up in the store, once for all calls that ask at the same time."""
+        """Look up a key in the store, once for all concurrent calls."""
         asking = self._asking.get(key_id)
         if asking is None:
             asking = asyncio.ensure_future(self._store.find_key(key_id))
@@ -136,7 +139,7 @@ class Keys:
     def _forget_asking(self, key_id: str, asked: asyncio.Future[StoredKey | None]) -> None:
         del self._asking[key_id]
         if not asked.cancelled():
-            asked.exception()  # mark the exception as retrieved, since all callers may have left
+            asked.exception()  # marks the exception as retrieved, since all callers may have been cancelled
 
 
 def _refused(refusal: Refusal, key_id: str) -> Unauthenticated:

@@ -1,1 +1,1 @@
-"""Spends the budgets of tenants."""
+"""Charges work to the budgets of tenants."""

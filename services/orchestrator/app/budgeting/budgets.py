@@ -1,4 +1,4 @@
-"""The budgets of tenants and their callers: sets them, and spends them before and after each inference."""
+"""The budgets of tenants and their callers. Sets budgets, reserves amounts before each inference, and settles them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.page import Page, page_limit
 
-LOOK_S = 2.0  # longest time that an account is known to have no budget, or an unused purse is kept
+LOOK_S = 2.0  # longest time that the lack of a budget is cached, or an unused purse is kept
 BUSY_RETRY_S = 1.0
 MAX_TOKENS = 10**15
 MAX_MICRO_USD = 10**15
@@ -36,35 +36,35 @@ check_duration = make_histogram(
 
 @dataclass(slots=True)
 class Spending:
-    """The usage of one inference so far."""
+    """The amount that one inference has used so far."""
 
     used: Amount = NOTHING
 
 
 @dataclass(slots=True)
 class _Holding:
-    """An account's budget as this orchestrator knows it, and the part that it holds."""
+    """An account's budget as known to this orchestrator, and the granted part that the orchestrator holds."""
 
     purse: Purse | None = None
     limits: tuple[Period, int | None, int | None] | None = None
-    free_until_s: float = 0.0  # until then the account is known to have no budget
+    free_until_s: float = 0.0  # until this time, the account is known to have no budget
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Budgets:
-    """The budgets of all accounts in one orchestrator. Used from one event loop."""
+    """The budgets of all accounts in one orchestrator. Not thread-safe: use it from a single event loop."""
 
     def __init__(self, store: BudgetStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._holdings: dict[Account, _Holding] = {}
-        # Until then, no subject of the tenant is known to have a budget.
+        # The time until which no subject of a tenant is known to have a budget.
         self._no_subjects_until_s: dict[str, float] = {}
         self._tidying: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[bool]] = set()
 
     def start(self) -> None:
-        """Give unused grants back from now on."""
+        """Start to give back unused grants periodically."""
         self._tidying = asyncio.create_task(self._tidy())
 
     async def stop(self) -> None:
@@ -79,7 +79,10 @@ class Budgets:
                 await self._give_back(account, holding)
 
     async def set(self, account: Account, period: Period, max_tokens: int | None, max_cost_usd: float | None) -> Budget:
-        """Set an account's limits, None for unlimited; deletes a budget without limits. Raises InvalidRequest."""
+        """Set an account's limits, where None means unlimited. Deletes a budget without limits.
+
+        Raises InvalidRequest if an argument is invalid.
+        """
         require_id("tenant", account.tenant)
         require_printable("subject", account.subject, MAX_SUBJECT)
         max_micro_usd = None
@@ -96,7 +99,7 @@ class Budgets:
         return kept
 
     async def find(self, account: Account) -> Sequence[Budget]:
-        """Return the budgets to which an account's work is charged; raises NotFound without a budget."""
+        """Return the budgets to which an account's work is charged. Raises NotFound if there is no budget."""
         found = [await self._store.find_budget(payer, self._now_s) for payer in account.payers]
         budgets = [budget for budget in found if budget is not None]
         if not budgets:
@@ -104,18 +107,18 @@ class Budgets:
         return budgets
 
     async def list_budgets(self, page_size: int, page_token: str) -> Page[Budget]:
-        """Return all budgets. Raises InvalidRequest."""
+        """Return a page of all budgets. Raises InvalidRequest if the page size or page token is invalid."""
         return await self._store.list_budgets(limit=page_limit(page_size), after=page_token, now_s=self._now_s)
 
     @asynccontextmanager
     async def spending(self, account: Account, bound: Callable[[], Amount]) -> AsyncIterator[Spending]:
-        """Reserve the bound of an account's budgets, if it has any; afterwards settle the actual usage.
+        """Reserve the bound in each budget of an account, and settle the actual usage on exit.
 
         Raises Overloaded (QUOTA_BUDGET) if a budget has too little left.
         """
         spending, began_s = Spending(), self._clock.monotonic_s()
         payers = [payer for payer in account.payers if not self._has_none(payer)]
-        if not payers:  # most accounts: saves counting the whole prompt
+        if not payers:  # true for most accounts; saves counting the whole prompt
             yield spending
             return
         amount, is_limited = bound(), False
@@ -139,7 +142,7 @@ class Budgets:
         return holding is not None and self._clock.monotonic_s() < holding.free_until_s
 
     async def _reserve(self, account: Account, amount: Amount) -> Purse | None:
-        """Return the purse in which an amount was reserved; None for an account without a budget."""
+        """Return the purse in which an amount was reserved, or None if the account has no budget."""
         while not self._has_none(account):
             holding = self._holdings.setdefault(account, _Holding())
             purse = self._current_purse(holding)
@@ -148,7 +151,7 @@ class Budgets:
                     purse.go_without()
                     self._begin(self._top_up(account, holding, amount))
                 return purse
-            # A caller that leaves meanwhile must not lose the grant.
+            # If the caller is cancelled meanwhile, the grant must not be lost.
             if not await asyncio.shield(self._begin(self._fill(account, amount))):
                 return None
         return None
@@ -162,12 +165,12 @@ class Budgets:
     def _forget(self, task: asyncio.Task[bool]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited for it may have gone
+            task.exception()  # the waiting caller may have been cancelled
 
     async def _fill(self, account: Account, amount: Amount) -> bool:
-        """Make the purse cover an amount, unless it does by now; False for an account without a budget.
+        """Make the purse cover an amount, unless it already does. Returns False if the account has no budget.
 
-        Raises Overloaded (QUOTA_BUDGET) when the budget has too little left.
+        Raises Overloaded (QUOTA_BUDGET) if the budget has too little left.
         """
         holding = self._holdings.setdefault(account, _Holding())
         async with holding.asking:
@@ -190,7 +193,7 @@ class Budgets:
             return True
 
     async def _may_have_one(self, account: Account) -> bool:
-        """Return whether an account has a budget; a tenant without any subject budgets needs only one query."""
+        """Return whether an account has a budget. One query suffices for a tenant without subject budgets."""
         if account.subject:
             now_s = self._clock.monotonic_s()
             if now_s < self._no_subjects_until_s.get(account.tenant, 0.0):
@@ -201,7 +204,7 @@ class Budgets:
         return await self._store.find_budget(account, self._now_s) is not None
 
     async def _top_up(self, account: Account, holding: _Holding, amount: Amount) -> bool:
-        """Request a grant before the purse is empty; after an error, the caller that finds it empty gets the error."""
+        """Request a grant before the purse is empty. An error is only logged, and a later caller requests again."""
         async with holding.asking:
             try:
                 grant = await self._store.grant(account, amount, self._now_s)
@@ -214,7 +217,7 @@ class Budgets:
             return True
 
     def _current_purse(self, holding: _Holding) -> Purse | None:
-        """Return the purse of an account, if it is of this period."""
+        """Return the purse of an account, or None if there is no purse for the current period."""
         if holding.purse is None or holding.limits is None:
             return None
         _, period_start = holding.purse.budget
@@ -223,7 +226,7 @@ class Budgets:
         return holding.purse
 
     def _refusal(self, budget: Budget, holding: _Holding, amount: Amount) -> Overloaded:
-        """Return the refusal of an amount; a retry may succeed once running inferences are settled."""
+        """Return the error that rejects an amount. A retry may succeed once running inferences are settled."""
         now, end = self._clock.now(), budget.period.end_of(self._clock.now())
         wait_s: float | None = None
         if holding.purse is not None and holding.purse.reserved != NOTHING:
@@ -251,14 +254,14 @@ class Budgets:
 
     @contextmanager
     def _reporting(self, account: Account) -> Iterator[None]:
-        """Log the failure of an account, so that the other accounts are still handled."""
+        """Log an error of one account, so that the other accounts are still handled."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a driver has many
             log.warning("a budget's purse cannot be looked at", **account._asdict(), reason=str(error))
 
     async def _look_at(self, account: Account, holding: _Holding) -> None:
-        """Give back an amount that was unused for a while, or was granted under other limits."""
+        """Give back an amount that has been unused for a while, or that was granted under other limits."""
         purse = holding.purse
         if purse is None:
             if self._clock.monotonic_s() >= holding.free_until_s and not holding.asking.locked():
@@ -271,7 +274,7 @@ class Budgets:
             await self._give_back(account, holding)
 
     async def _give_back(self, account: Account, holding: _Holding) -> None:
-        """Give back the unreserved amount. It is not spent even after a failure: the store may have taken it back."""
+        """Give back the unreserved amount. After an error it stays unspent, as the store may have taken it back."""
         async with holding.asking:
             purse = holding.purse
             if purse is None:
@@ -287,7 +290,7 @@ def _settle(purse: Purse, amount: Amount, spending: Spending) -> None:
 
 
 def _put(holding: _Holding, budget: Budget, granted: Amount) -> None:
-    """Add a grant to the purse; a purse of another budget or an earlier period is replaced."""
+    """Add a grant to the purse. Replaces a purse of another budget or of an earlier period."""
     if holding.purse is None or holding.purse.budget != budget.identity:
         holding.purse = Purse(budget.identity)
     holding.limits = _limits_of(budget)

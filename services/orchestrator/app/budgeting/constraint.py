@@ -1,4 +1,4 @@
-"""The constraint service, with its judge's model calls charged to the account's budgets."""
+"""The constraint service, whose judge's model calls are charged to the account's budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.ports.services import CompiledConstraint, ConstraintP
 
 
 class BudgetedConstraint(ConstraintPort):
-    """The constraint service; raises Overloaded (QUOTA_BUDGET) for a judgement that the budget may not cover."""
+    """The constraint service. Raises Overloaded (QUOTA_BUDGET) if the budget may not cover a judgement."""
 
     def __init__(self, constraint: ConstraintPort, budgets: Budgets, prices: Mapping[str, Prices]) -> None:
         self._constraint = constraint

@@ -1,4 +1,4 @@
-"""The inference service, within the budgets of the account that it works for."""
+"""The inference service, limited by the budgets of the current account."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from services.orchestrator.ports.services import (
 
 
 class BudgetedInference(InferencePort):
-    """The inference service; raises Overloaded (QUOTA_BUDGET) for an inference that the budget may not cover."""
+    """The inference service. Raises Overloaded (QUOTA_BUDGET) if the budget may not cover an inference."""
 
     def __init__(self, inference: InferencePort, budgets: Budgets, prices: Mapping[str, Prices]) -> None:
         self._inference = inference
@@ -64,7 +64,7 @@ class BudgetedInference(InferencePort):
                 yield piece
 
     async def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Stopped candidates report no usage: charge their worst case."""
+        """Sample the candidates. Stopped candidates report no usage, so their worst case is charged."""
         bound, prices = cache(partial(self._bound, command, hints)), prices_for(self._prices, hints.model)
         ended: list[Amount] = []
         prompt = NOTHING
@@ -83,7 +83,7 @@ class BudgetedInference(InferencePort):
                 yield item
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        bound = partial(self._bound, command, hints)  # an answer has more tokens than the continuations
+        bound = partial(self._bound, command, hints)  # worst case: a whole answer is longer than any continuation
         async with self._budgets.spending(account_of(current_principal()), bound) as spending:
             scores = await self._inference.score(command, hints, continuations)
             spending.used = amount_of(scores.usage, prices_for(self._prices, hints.model))
@@ -112,12 +112,12 @@ class BudgetedInference(InferencePort):
         return scores
 
     def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:
-        """Return the worst case; another model may serve the request than it names, so the highest prices count."""
+        """Return the worst case at the highest prices, because a different model may serve the request."""
         return worst_case(command, hints, self._highest_prices, self.context_window(hints.model))
 
 
 def _used_by_all(command: Sample, prompt: Amount, ended: Sequence[Amount], bound: Callable[[], Amount]) -> Amount:
-    """Return the most that the candidates of a vote can have used while some of them are still running."""
+    """Return the maximum amount that a vote's candidates can have used while some of them are still running."""
     total, most = prompt, NOTHING
     for used in ended:
         total, most = total + used, most.at_least(used)

@@ -1,4 +1,4 @@
-"""The services that spend budgets."""
+"""Charges the use of services to budgets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.orchestrator.core.cost import Prices
 
 
 def within_budgets(services: Services, budgets: Budgets, prices: Mapping[str, Prices]) -> Services:
-    """Return services that spend the budgets of the tenants that they work for."""
+    """Return services that charge their use to the budgets of the tenants that use them."""
     return replace(
         services,
         inference=BudgetedInference(services.inference, budgets, prices),

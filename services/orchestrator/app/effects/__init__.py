@@ -1,1 +1,1 @@
-"""The effects of a run: a function for each command."""
+"""The effects of a run, which are functions for each type of command."""

@@ -1,4 +1,4 @@
-"""Drives a machine to its end, for an execution or for an infer step of a plan."""
+"""Drives a machine to its end, either for an execution or for an infer step of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Record = Callable[[Outcome, Input], Awaitable[None]]
 
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
-    """Carry out command after command and `record` each result, until the machine has finished."""
+    """Carry out each command and `record` its result, until the machine has finished."""
     while not isinstance(command := outcome.command, Finish):
         run, effect = outcome.run, scope.effects[type(command)]
         if scope.taken is not None:
@@ -42,7 +42,7 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
 async def _answer_or_carry_out(
     effect: Effect, taken: RecordedAnswers, run: Run, command: Command, scope: RunScope
 ) -> Input:
-    """Take the answer to a command from the record, or carry it out, drawing with the recorded seed."""
+    """Return the recorded answer to a command, or carry out the command with the recorded seed."""
     if not scope.step and not isinstance(command, CheckInput):
         if name := taken.step_at(run.position):
             await scope.recorder.emit(events.StepRecorded(name), caused_by=scope.cause)

@@ -39,7 +39,7 @@ async def enforced(
 
 
 async def _tell_judgement(request: Request, enforcement: Enforcement, scope: RunScope, caused_by: str) -> None:
-    """Emit the inference that judged an output."""
+    """Emit the events of the inference that judged an output."""
     took_s = sum(stage.duration_s for stage in enforcement.stages if stage.stage is Stage.SEMANTIC)
     start = events.InferenceStart(
         message_count=0,

@@ -24,9 +24,9 @@ async def inference_events(
     end: Callable[[Failure | None], events.InferenceEnd],
     purpose: InferencePurpose = InferencePurpose.ANSWER,
 ) -> AsyncIterator[str]:
-    """Emit the start and the end event of an inference around its work, also if it fails.
+    """Emit the start and the end event of an inference around its work, even if the work fails.
 
-    Yields its name. `end` returns the content of the end event, given the failure if there is one.
+    Yields the name of the inference. `end` returns the content of the end event, given the failure or None.
     """
     name = scope.next_inference()
     await scope.recorder.emit(_start_of(request, command, purpose), caused_by=scope.cause)

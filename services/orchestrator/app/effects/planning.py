@@ -1,4 +1,4 @@
-"""Has a plan made, by rules or by a model."""
+"""Makes a plan, either by rules or with a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from services.orchestrator.core.tools.policy import ToolPolicies
 
 
 async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
-    """Have the deployment's planner make the plan of a request."""
+    """Make the plan of a request with the deployment's planner."""
     if scope.services.planner is Planner.STATIC:
         return Planned(made_at(static_plan(run.request), scope.clock.now()))
     asking, asked = await planner_command(scope.services, run.request, run.bounds)
@@ -39,7 +39,7 @@ async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
 
 
 async def planner_command(services: Services, request: Request, bounds: PlanPolicy) -> tuple[Infer, Request]:
-    """Return the inference that makes a plan, and the request as that inference sees it."""
+    """Return the inference that makes a plan, and the adapted request for that inference."""
     tools = await _tools_for(services, request)
     contract = OutputContract(schema_json=plan_schema(request, tools, bounds))
     command = Infer(
@@ -55,14 +55,17 @@ async def planner_command(services: Services, request: Request, bounds: PlanPoli
 
 
 def plan_of(request: Request, asked: Request, output: InferenceOutput) -> Plan:
-    """Return the plan in the planner's output; raises PaganticError if it is cut or not a plan."""
+    """Return the plan in the planner's output. Raises PaganticError if the output is cut or is not a plan."""
     if output.finish_reason is FinishReason.LENGTH:
         raise InvalidRequest(failure=truncation_of(asked, output))
     return planned(request, output.content)
 
 
 async def _tools_for(services: Services, request: Request) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a plan may use: the request's tools, or else all; empty if the service is unavailable."""
+    """Return the tools that a plan may use: the request's tools, or all tools if the request names none.
+
+    If the request names no tools and the service is unavailable, the result is empty.
+    """
     try:
         listed = await services.tools.list_tools(request.tools)
     except Unavailable:

@@ -1,4 +1,4 @@
-"""PREPARE: resolves the inputs of a run before its first inference."""
+"""The PREPARE state, which resolves the inputs of a run before its first inference."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from services.orchestrator.core.model.request_check import check_configuration, 
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.ports.services import CompiledConstraint
 
-MAX_NAMED_KEYWORDS = 8  # in a warning
+MAX_NAMED_KEYWORDS = 8  # limit per warning
 
 
 async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
-    """Resolve the system prompt, history, constraint, tools and context; raises PaganticError on failure."""
+    """Resolve the system prompt, history, constraint, tools and context. Raises PaganticError if this fails."""
     request = run.request
     check_configuration(request)
     if request.rules:
@@ -75,7 +75,7 @@ async def _compiled(request: Request, sources: Sequence[str], scope: RunScope) -
 
 
 async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Message, ...]]:
-    """Return the visible part of the stored conversation, and the position where it begins."""
+    """Return the visible part of the stored conversation, and the position where that part starts."""
     if not request.session_id:
         return 0, ()
     if scope.services.memory.eviction is Eviction.NONE:
@@ -106,7 +106,7 @@ def _schema_warnings(request: Request) -> tuple[ResponseWarning, ...]:
 
 
 def _decoder_warnings(compiled: CompiledConstraint) -> tuple[ResponseWarning, ...]:
-    """Return a warning that names the keywords of the schema that the decoder leaves to the check afterwards."""
+    """Return a warning that names the schema keywords that are checked only after decoding."""
     if not compiled.unsupported:
         return ()
     named, more = compiled.unsupported[:MAX_NAMED_KEYWORDS], len(compiled.unsupported) - MAX_NAMED_KEYWORDS

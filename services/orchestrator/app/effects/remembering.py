@@ -1,4 +1,4 @@
-"""Lets a run remember as much of its conversation as the memory policy and the model's context window allow."""
+"""Selects the part of a conversation that fits the memory policy and the model's context window."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from services.orchestrator.ports.services import TokenCount
 
 log = get_logger(__name__)
 
-MAX_COUNTED_BYTES = 1024 * 1024  # of a conversation, the newest; it is sent twice, and a message has 4 MiB
-MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads the newest part of a conversation, no more
-BYTES_PER_TOKEN = 16  # an upper bound for almost any text: a text with more bytes than this per token cannot fit
+MAX_COUNTED_BYTES = 1024 * 1024  # newest bytes of a conversation; they are sent twice, and a message may have 4 MiB
+MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads only the newest part of a conversation
+BYTES_PER_TOKEN = 16  # an upper bound for almost any text: a text with more bytes per token of the limit cannot fit
 UNKNOWN_WINDOW = 2048
-# A summary's heading, its fence and the template around it take at most this many tokens.
+# Maximum number of tokens for a summary's heading, its fence and the template around it.
 SUMMARY_MESSAGE_TOKENS = 64
 
 
@@ -37,10 +37,10 @@ class _Past:
     """A stored conversation.
 
     Attributes:
-        history: Its newest messages, from position `first` on.
-        cuts: The allowed beginnings of the history.
-        last_start: The beginning of the previous history, 0 for the conversation's beginning.
-        summary: The summary that replaces the oldest messages; None without a summary.
+        history: The newest messages, from position `first` on.
+        cuts: The allowed starts of the history.
+        last_start: The start of the previous history; 0 is the start of the conversation.
+        summary: The summary that replaces the oldest messages, or None if there is no summary.
     """
 
     history: tuple[Message, ...]
@@ -51,7 +51,7 @@ class _Past:
 
     @property
     def covered(self) -> int:
-        """Number of messages that the summary stands for."""
+        """Number of messages that the summary replaces."""
         if self.summary is None:
             return 0
         return self.last_start
@@ -77,7 +77,7 @@ class Memory:
     async def recall(self, prepared: Prepared, history: tuple[Message, ...], first: int = 0) -> Prepared:
         """Return `prepared` with the part of the history that the model will see.
 
-        `first` is the position of the history's beginning in the stored conversation.
+        `first` is the position of the start of the history in the stored conversation.
         """
         if not history or self._policy.eviction is Eviction.NONE:
             return replace(prepared, history=history, history_start=first, history_end=first + len(history))
@@ -96,7 +96,7 @@ class Memory:
 
     async def _past(self, history: tuple[Message, ...], first: int) -> _Past:
         cuts = memory.cuts_of(history, self._request.messages)
-        if first and len(cuts) > 1:  # the part that was read may begin in the middle of a turn
+        if first and len(cuts) > 1:  # the part that was read may start in the middle of a turn
             history, first = history[cuts[1] :], first + cuts[1]
             cuts = memory.cuts_of(history, self._request.messages)
         last_start, summary = 0, None
@@ -113,7 +113,7 @@ class Memory:
         return replace(past, cuts=cuts)
 
     async def _evict(self, prepared: Prepared, past: _Past, start: int) -> tuple[Prepared, Summary | None]:
-        """Store the new beginning of the history, with a summary of the evicted messages if the policy says so."""
+        """Store the new start of the history, with a summary of the evicted messages if the policy says so."""
         key, position = self._request.session_key, past.first + start
         if self._summarizes and start > past.covered:
             gone = past.history[past.covered : start]
@@ -128,7 +128,7 @@ class Memory:
         return prepared, past.summary
 
     async def _start(self, prepared: Prepared, past: _Past) -> int:
-        """Return where the history begins by tokens; they are counted only where its bytes do not settle it."""
+        """Return the start of the history. Tokens are counted only if the size in bytes does not decide."""
         sizes = [memory.byte_count(message) for message in past.history]
         if self._fits_by_bytes(prepared, past, sizes):
             return past.cuts[0]
@@ -152,7 +152,7 @@ class Memory:
         return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
 
     def _fits_by_bytes(self, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
-        """Return whether the whole history fits, judged by its bytes alone."""
+        """Return whether the whole history is certain to fit, judged by its bytes alone."""
         start, most = past.cuts[0], self._policy.max_tokens
         window = self._inference.context_window(self._request.hints.model)
         if not window or (most and sum(sizes[start:]) > most):
@@ -162,7 +162,7 @@ class Memory:
         return used <= window
 
     def _reserved(self, start: int, past: _Past, window: int) -> int:
-        """Return the tokens kept free for the answer, and for the summary that a history from `start` needs."""
+        """Return the token count reserved for the answer, and for the summary that a history from `start` needs."""
         free = memory.output_tokens(self._request.hints.max_tokens, window)
         if self._summarizes and start > past.covered:
             return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS
@@ -171,7 +171,7 @@ class Memory:
     async def _summarize(
         self, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
     ) -> tuple[str, Prepared]:
-        """Have the model summarize evicted messages, and add the usage; the text is empty on failure."""
+        """Have the model summarize evicted messages, and add the usage. The summary is empty if this fails."""
         model = self._request.hints.model
         window = self._inference.context_window(model)
         most = memory.summary_tokens(window)
@@ -211,7 +211,7 @@ class Memory:
     async def _count(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], kept: Sequence[Message], model: str
     ) -> TokenCount:
-        """Count a prompt and each message kept; without a token count, estimate from bytes."""
+        """Count the tokens of a prompt and of each kept message, or estimate them from bytes if counting fails."""
         try:
             texts = [memory.counted_text(message) for message in kept]
             count = await self._inference.count_tokens(messages, tools, texts, model)
@@ -233,6 +233,6 @@ def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
 
 
 def _raise_cancellation(error: PaganticError) -> None:
-    """Raise errors that have no fallback: a cancellation, or a model that a policy denies."""
+    """Raise an error that has no fallback: a cancellation, or the denial of a model by a policy."""
     if failure_from(error).category is ErrorCategory.CANCELLATION or error.code is ErrorCode.AUTH_POLICY:
         raise error

@@ -23,7 +23,7 @@ from services.orchestrator.core.replaying.recorded_answers import RecordedAnswer
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.ports.journal import Conversations
 
-# Carries out a run's outstanding command and returns its answer; raises PaganticError if the machine handles the error.
+# Carries out a run's outstanding command and returns its answer. Raises PaganticError if the machine handles the error.
 Effect = Callable[[Run, Any, "RunScope"], Awaitable[Input]]
 
 
@@ -36,12 +36,13 @@ class RunScope:
         tool_slots: Limits the concurrent tool calls of the execution.
         deadline: Returns the deadline of a command that starts now, which changes as callers come and go.
         step: The plan step of the machine; empty for the execution's own machine.
-        first_attempt: The machine's first attempt among those of its step, from 1; 0 for the execution's own machine.
+        first_attempt: The number of the machine's first attempt within its step, from 1; 0 for the execution's own
+            machine.
         cause: The cause of the next event: "request", an inference, a tool call or a step.
         progress_begins: Number of inner progress entries of the plan when the machine started; 0 for an interrupted
             machine, which continues from its own entries.
-        taken: The results that the execution takes from a recorded execution; None unless it is a replay.
-        given_calls: The ids of the recorded calls that have given their results to this replay.
+        taken: The results that a replay copies from a recorded execution; None unless the execution is a replay.
+        given_calls: The ids of the recorded calls whose results this replay has already used.
         surroundings: Returns the provenance of the texts that a plan's step uses; None for the execution's own
             machine, which has all texts itself.
     """
@@ -65,7 +66,7 @@ class RunScope:
     def for_step(
         self, step: str, surroundings: Callable[[], Provenance], first_attempt: int = 1, progress_begins: int = 0
     ) -> RunScope:
-        """Return the scope of a step's machine."""
+        """Return the scope for the machine of a step."""
         return replace(
             self,
             deadline=Deadline,
@@ -78,36 +79,36 @@ class RunScope:
         )
 
     def attempt_of(self, run: Run) -> int:
-        """Return the attempt number of a run within its step; 0 where the execution's own number counts."""
+        """Return the attempt number of a run within its step, or 0 if the attempt number of the execution applies."""
         if not self.step:
             return 0
         return self.first_attempt + run.attempt - 1
 
     @property
     def calls(self) -> CallProgress:
-        """The calls of the outstanding command."""
+        """The tool calls of the outstanding command."""
         return self.recorder.progress.calls_of(self.step, self.progress_begins)
 
     @property
     def inference(self) -> InferenceProgress:
-        """The inference of this machine."""
+        """The inference progress of this machine."""
         return self.recorder.progress.inference(self.step)
 
     def recorded_call(self, call: ToolCall) -> ToolCallRecord | None:
-        """Return the recorded result of a call in a replay; None if the call must be made."""
+        """Return the recorded result of a call in a replay, or None if the call must be made."""
         return None if self.taken is None else self.taken.find_call(call, self.step, self.given_calls)
 
     def next_inference(self) -> str:
-        """Return a new inference name."""
+        """Return a new name for an inference."""
         self._inference_count += 1
         return f"inference-{self._inference_count}"
 
     def correlation(self, step_name: str = "") -> CorrelationContext:
-        """Return the correlation context that a service receives with a call."""
+        """Return the correlation context that is sent to a service with a call."""
         record = self.recorder.record
         return CorrelationContext(
             request_id=record.request_id,
             session_id=record.session_id,
-            step_name=current_scope().step_name or step_name,  # a step of a plan names all its work
+            step_name=current_scope().step_name or step_name,  # all work of a plan's step has the step's name
             caused_by=self.cause,
         )

@@ -1,1 +1,1 @@
-"""Records the events of an execution and shows them to watchers."""
+"""Records the events of an execution and delivers them to watchers."""

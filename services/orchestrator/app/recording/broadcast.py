@@ -1,4 +1,4 @@
-"""Shows the events of one execution to its watchers."""
+"""Delivers the events of one execution to its watchers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import PaganticError
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.model.response import Response
 
-WATCHER_CAPACITY = 4096  # events
+WATCHER_CAPACITY = 4096  # maximum number of events that wait for a watcher before streamed text is dropped
 
 _End = PaganticError | None
 
@@ -18,7 +18,7 @@ _End = PaganticError | None
 class Broadcast:
     """The watchers of one execution.
 
-    Every watcher sees every stored event from the first, and ends after Completed, or with the error that stopped the
+    Every watcher sees every stored event from the first. It ends after Completed, or with the error that stopped the
     execution. With `keeps_text`, it also sees the text that streamed after the last stored event.
     """
 
@@ -31,11 +31,11 @@ class Broadcast:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more will be shown."""
+        """Whether no more events will be delivered."""
         return self._ended.done()
 
     def show(self, event: Event) -> None:
-        """Show an event. A slow watcher loses only streamed text, which the response contains in full."""
+        """Deliver an event. A slow watcher misses only streamed text, which the response contains in full."""
         if event.is_stored:
             self._stored.append(event)
             self._text.clear()
@@ -49,11 +49,11 @@ class Broadcast:
             self._end_watches(None)
 
     def abandon(self, error: PaganticError) -> None:
-        """End every watch with an error: the end of the execution could not be recorded."""
+        """End every watch with an error, because the end of the execution could not be recorded."""
         if self.is_ended:
             return
         self._ended.set_exception(error)
-        self._ended.exception()  # otherwise asyncio logs an error that was never retrieved
+        self._ended.exception()  # otherwise asyncio logs an exception that was never retrieved
         self._end_watches(error)
 
     def _end_watches(self, end: _End) -> None:
@@ -61,11 +61,11 @@ class Broadcast:
             watcher.put_nowait(end)
 
     async def wait_end(self) -> Response:
-        """Return the response once it is stored; raises the error that the execution was abandoned with."""
+        """Return the response once it is stored. Raises the error if the end could not be recorded."""
         return await asyncio.shield(self._ended)
 
     async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
-        """Yield the stored events above a sequence, the text streamed since, then new events until the end."""
+        """Yield the stored events after a sequence number, the text streamed since, and new events until the end."""
         queue: asyncio.Queue[Event | _End] = asyncio.Queue()
         for event in self._stored:
             if event.sequence > after:

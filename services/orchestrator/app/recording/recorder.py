@@ -1,4 +1,4 @@
-"""Wraps the events of one execution in envelopes, stores them, and then shows them."""
+"""Wraps the events of one execution in envelopes, stores them, and then shows them to watchers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
 @contextlib.contextmanager
 def attempt_scope(attempt: int) -> Iterator[None]:
-    """Number the events emitted inside with this attempt: a plan's step counts its own attempts."""
+    """Use this attempt number for events emitted inside, because a plan's step counts its attempts separately."""
     before = _step_attempt.set(attempt)
     try:
         yield
@@ -50,22 +50,23 @@ def attempt_scope(attempt: int) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Batch:
-    """Events that are stored together, then the text that streamed by after them, not stored."""
+    """Events that are stored together, followed by text that was streamed after them and is not stored."""
 
     events: list[Event]
     stored: asyncio.Future[None]
-    size: int  # characters
+    size: int  # in characters
 
 
 class Recorder:
     """The journal of one execution, and its progress.
 
     Invariants:
-        1. Stored events have sequences without gaps, from 1, or after `after_sequence` if an earlier run under the
-           same id used the sequences before; an event is stored before it is shown, and shown in order.
+        1. Stored events have sequence numbers without gaps. The numbers start at 1, or after `after_sequence` if an
+           earlier run under the same id used the numbers before. An event is stored before it is shown, and events are
+           shown in order.
         2. An execution finishes once: the first terminal transition counts, regardless of cancellations.
-        3. The run waits for the journal only where it says so (`is_durable`), at its end, and while more than
-           MAX_UNSTORED batches or MAX_UNSTORED_CHARS are pending. A failed write fails the next emit.
+        3. The run waits for the journal only if an event is emitted with `is_durable`, at the end of the run, and while
+           more than MAX_UNSTORED batches or MAX_UNSTORED_CHARS are pending. A failed write fails the next emit.
         4. `progress` reflects the stored entries of the outstanding command.
     """
 
@@ -82,7 +83,7 @@ class Recorder:
         self._journal = journal
         self._clock = clock
         self.record = record
-        self._parent_span_id = current_scope().parent_span_id  # of the call that began the run
+        self._parent_span_id = current_scope().parent_span_id  # of the call that started the run
         self.broadcast = Broadcast(stored, keeps_text=record.is_background)
         self.progress = Progress()
         self._sequence = stored[-1].sequence if stored else after_sequence
@@ -95,16 +96,16 @@ class Recorder:
 
     @property
     def attempt(self) -> int:
-        """The current attempt number: of the plan's step in progress, or else of the execution."""
+        """The current attempt number, either of the plan's step in progress or of the execution."""
         return _step_attempt.get() or self.record.attempt
 
     @property
     def is_finishing(self) -> bool:
-        """Whether the outcome is decided."""
+        """Whether the outcome has been decided."""
         return self._finishing is not None
 
     def follow(self, stored: Awaitable[None]) -> None:
-        """Show nothing before something is stored that was given to the journal before; fail when it could not be."""
+        """Show no events until an earlier write to the journal is stored, and fail if that write fails."""
         self._keep([], asyncio.ensure_future(stored), 0)
 
     async def emit(
@@ -118,16 +119,16 @@ class Recorder:
         failure: Failure | None = None,
         tool_call_id: str = "",
     ) -> None:
-        """Store and show an event; streamed text is only shown.
+        """Store and show an event. Streamed text is only shown.
 
         Args:
             payload: The content of the event.
-            entries: The entries for resuming the execution, stored with the event.
+            entries: The entries from which the execution can resume, stored with the event.
             is_durable: Whether to wait until the event is stored.
-            caused_by: The cause of the event: a step, an inference, a call.
+            caused_by: The cause of the event: a step, an inference or a call.
             duration_s: Duration of the work that ended.
             failure: The failure of that work.
-            tool_call_id: The call of the event.
+            tool_call_id: The id of the tool call to which the event belongs.
         """
         event = self._envelope(
             payload, caused_by=caused_by, duration_s=duration_s, failure=failure, tool_call_id=tool_call_id
@@ -145,13 +146,13 @@ class Recorder:
         await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
 
     async def record_step(self, payloads: Sequence[Payload], entries: Sequence[Entry]) -> None:
-        """Store and show the events of a machine step, and store the input that it took."""
+        """Store and show the events of a machine step, and store the input of that step."""
         events = [self._envelope(payload) for payload in payloads]
         if events or entries:
             await self._wait(self._store(events, entries, can_wait=True), is_durable=False)
 
     def set_last_step(self, name: str, failure: Failure | None = None) -> None:
-        """Remember the last step; it is stored with the next event."""
+        """Set the last step, which is stored with the next event."""
         last_failure = failure or self.record.last_failure
         self.record = replace(
             self.record, last_step=name, total_steps=self.record.total_steps + 1, last_failure=last_failure
@@ -166,7 +167,7 @@ class Recorder:
         entries: Sequence[Entry] = (),
         used: UsageTotal | None = None,
     ) -> None:
-        """Store the last transitions and the response together, show them, and end every watch."""
+        """Store the last transitions and the response together, show their events, and end every watch."""
         if self._finishing is None:
             failure = response.failure
             *before, last = transitions
@@ -184,13 +185,13 @@ class Recorder:
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until the outcome that is decided is stored."""
+        """Wait until a decided outcome is stored."""
         if self._finishing is not None:
             await asyncio.shield(self._finishing)
 
     @property
     def has_no_events(self) -> bool:
-        """Whether only the admission is stored."""
+        """Whether nothing except the admission is stored."""
         return self._sequence == self._after_sequence
 
     def _store(
@@ -202,8 +203,12 @@ class Recorder:
         turn: Sequence[Message] = (),
         used: UsageTotal | None = None,
     ) -> asyncio.Future[None]:
-        """Queue events for storing. No await may come between making an event and this: the order is the sequences'."""
-        self._publish_stored()  # notices a write that failed before its callback runs: nothing may be stored after it
+        """Queue events for storing.
+
+        No `await` may come between creating an event and this call, because the events must be queued in the order of
+        their sequence numbers.
+        """
+        self._publish_stored()  # detects a failed write before its callback runs; nothing may be stored after it
         if self._failure is not None:
             raise self._failure
         for entry in entries:
@@ -211,7 +216,7 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        self._keep(events, stored, text_size(write.entries))  # large parts of an event are in its entry too
+        self._keep(events, stored, text_size(write.entries))  # large parts of an event are also in its entry
         return stored
 
     def _keep(self, events: list[Event], stored: asyncio.Future[None], size: int) -> None:
@@ -220,7 +225,7 @@ class Recorder:
         stored.add_done_callback(self._after_storing)
 
     def _advance(self, entry: Entry) -> None:
-        """Add an entry to the progress of the outstanding command; the command's answer clears it."""
+        """Add an entry to the progress of the outstanding command. The command's answer clears the progress."""
         match entry:
             case Admitted():
                 return
@@ -231,11 +236,11 @@ class Recorder:
 
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():
-            just_stored.exception()  # looked at in order
+            just_stored.exception()  # errors are handled in order
         self._publish_stored()
 
     def _publish_stored(self) -> None:
-        """Show the stored events in order, up to the first that failed or is still pending."""
+        """Show the stored events in order, up to the first event whose write failed or is pending."""
         while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
             if stored.cancelled() or stored.exception() is not None:
                 self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()
@@ -246,7 +251,7 @@ class Recorder:
                 self.broadcast.show(event)
 
     async def _wait(self, stored: asyncio.Future[None], *, is_durable: bool) -> None:
-        # A cancellation of the run is not one of the write.
+        # A cancellation of the run must not cancel the write.
         if is_durable:
             await asyncio.shield(stored)
         while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):

@@ -1,4 +1,4 @@
-"""The contribution of a request to the totals of its caller, session and model."""
+"""The usage of a request, which is added to the totals of its caller, session and model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from services.orchestrator.ports.journal import UsageTotal
 
 
 def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
-    """Return a request's usage under the alias that served it, or else the requested alias; None without usage."""
+    """Return a request's usage under the alias that served the request, or else under the requested alias.
+
+    Returns None if there is no usage.
+    """
     asked = request.hints.model
     cost = cost_usd(usage, prices_for(prices, asked, model))
     return account_total(request.account, usage, model or asked, cost, request.session_id)
@@ -21,7 +24,7 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
 def account_total(
     account: Account, usage: TokenUsage, model: str, cost: float | None, session_id: str = ""
 ) -> UsageTotal | None:
-    """Return an account's usage of a model, by its alias, for a request; None without usage."""
+    """Return an account's usage of a model alias for one request, or None if there is no usage."""
     if not usage.prompt_tokens:  # a made-up model name must not fill the table
         return None
     return UsageTotal(

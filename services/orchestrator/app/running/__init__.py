@@ -1,1 +1,1 @@
-"""Runs executions, each once, and lets callers join, follow, stop and resume them."""
+"""Runs each execution once, and lets callers join, follow, stop and resume executions."""

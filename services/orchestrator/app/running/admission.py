@@ -1,4 +1,4 @@
-"""Maps a request to an execution: new, running, ended or resumed."""
+"""Maps a request to an execution, which may be new, running, ended or resumed."""
 
 from __future__ import annotations
 
@@ -52,22 +52,23 @@ class Admission:
         self._is_draining = False
 
     def begin_drain(self) -> None:
-        """Stop resuming: interrupted executions wait for another orchestrator, or for the next start."""
+        """Stop resuming executions. Interrupted executions wait for another orchestrator, or for the next start."""
         self._is_draining = True
 
     async def find(self, submission: Submission, ended: ExecutionRecord | None = None) -> Execution | ExecutionRecord:
         """Return the running execution of a request, or the record of an execution that ended or runs elsewhere.
 
-        A new request starts an execution; an interrupted execution is resumed; a cancelled execution, or a temporary
-        failure, runs again after it `ended`. If the caller leaves meanwhile, its new execution stops. Raises
-        InvalidRequest for a malformed envelope, Conflict for another payload or caller under the same id.
+        A new request starts an execution, and an interrupted execution is resumed. An execution that was cancelled or
+        failed temporarily runs again; `ended` is then its record. If the caller is cancelled meanwhile, its new
+        execution stops. Raises InvalidRequest if the envelope is malformed, and Conflict if the id was used with
+        another payload or by another caller.
         """
         request = submission.request
         _check(submission)
         found: Execution | ExecutionRecord | None = await self._find_running(request.key)
         taken: RecordedAnswers | None = None
         if found is None and request.replay is not None:
-            found = await self._existing(submission, ended)  # The record that it names may be gone.
+            found = await self._existing(submission, ended)  # The recorded execution may have been deleted.
         if found is None and request.replay is not None:
             submission, taken = await self._take(submission, request.replay)
             found = await self._find_running(request.key)
@@ -87,7 +88,7 @@ class Admission:
     async def _go_on(
         self, found: ExecutionRecord, submission: Submission, *, may_run_again: bool
     ) -> Execution | ExecutionRecord:
-        """Resume an interrupted execution, or run an ended execution again if permitted; else return the record."""
+        """Resume an interrupted execution, or run an ended execution again if permitted, or else return the record."""
         if found.is_interrupted:
             resumed = await self.resume(found, account=submission.request.account)
             return resumed or await self._journal.get(found.key)
@@ -100,9 +101,9 @@ class Admission:
     ) -> Execution | None:
         """Resume an interrupted execution from the journal, or only end it if `stop` is given.
 
-        Without an account it counts for its tenant until its request is read. None if another orchestrator was
-        faster. Raises PreconditionFailed if it cannot be read. If the caller leaves meanwhile, the execution
-        continues without watchers.
+        Without an account, the execution counts for its tenant until its request is read. Returns None if another
+        orchestrator was faster. Raises PreconditionFailed if the execution cannot be read. If the caller is cancelled
+        meanwhile, the execution continues without watchers.
         """
         found = await self._registry.get(record.key)
         if found is not None:
@@ -117,7 +118,7 @@ class Admission:
         return execution
 
     async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, RecordedAnswers]:
-        """Return a replay with the recorded variant, and the recorded results, which count for its size."""
+        """Return a replay with the recorded variant, and the recorded results, which count toward its size."""
         environment = self._environment
         request, taken = await take_recorded(
             self._journal, submission.request, policy, environment.services.experiments, environment.limits.plan_bounds
@@ -125,13 +126,16 @@ class Admission:
         return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(taken)), taken
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
-        """Return the running execution of a key; waits until a stopping execution has ended."""
+        """Return the running execution of a key. Waits until a stopping execution has ended."""
         while (running := await self._registry.get(key)) is not None and running.is_stopping:
             await running.ended.wait()
         return running
 
     def _register(self, submission: Submission) -> tuple[Execution, bool]:
-        """Take the key of a new execution, and its place among the turns; return whether it takes a turn."""
+        """Reserve the key of a new execution and join the queue for turns.
+
+        Returns the execution, and whether its admission must take the turn.
+        """
         request = submission.request
         now = self._clock.now()
         record = ExecutionRecord(
@@ -170,17 +174,17 @@ class Admission:
         taken: RecordedAnswers | None,
         execution: Execution,
     ) -> Driver | ExecutionRecord:
-        """Store a new execution, or return the existing record of its id."""
+        """Store a new execution, or return the existing record with its id."""
         limits = self._environment.limits
         try:
             request = self._environment.services.experiments.place(self._guarded(submission.request))
         except InvalidRequest:
-            existing = await self._existing(submission, ended)  # It was admitted before the file was changed.
+            existing = await self._existing(submission, ended)  # The request may have been admitted earlier.
             if existing is None:
                 raise
             return existing
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
-        if submission.has_new_id and not takes_turn:  # it cannot be refused, so do not wait for the journal
+        if submission.has_new_id and not takes_turn:  # the journal cannot reject it, so do not wait
             stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
             stored.add_done_callback(partial(_interrupt_unstored, execution))
             execution.recorder.follow(stored)
@@ -191,7 +195,7 @@ class Admission:
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 
     async def _existing(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
-        """Return the execution that a request already has; None for a new request, or if it runs again."""
+        """Return the execution that a request already has, or None if the request is new or runs again."""
         if submission.has_new_id or ended is not None:
             return None
         try:
@@ -200,7 +204,7 @@ class Admission:
             return None
 
     def _guarded(self, request: Request) -> Request:
-        """Return a request that says whether guards read it, also where it is resumed."""
+        """Return a request that records whether guards check it, so that this also holds after a resume."""
         guards = self._environment.services.guards
         is_guarded = guards is not None and guards_request(guards.rules, request.tenant)
         return replace(request, is_guarded=is_guarded)
@@ -212,13 +216,13 @@ class Admission:
         if ended is None:
             return await self._journal.admit(record, admitted, takes_turn=takes_turn)
         after = await self._journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
-        if after is None:  # another orchestrator has already run it again
+        if after is None:  # another orchestrator has already restarted it
             return await self._journal.get(record.key)
         execution.recorder = Recorder(self._journal, self._clock, record, after_sequence=after)
         return None
 
     async def _claim(self, record: ExecutionRecord, execution: Execution) -> Driver | ExecutionRecord:
-        """Make an interrupted execution this orchestrator's, or return its record when another was faster."""
+        """Claim an interrupted execution for this orchestrator, or return its record if another was faster."""
         key = record.key
         if not await self._journal.claim(key):
             return record
@@ -271,7 +275,7 @@ def _check(submission: Submission) -> None:
 
 
 def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> None:
-    """Interrupt an execution that could not be stored, to stop pointless decoding."""
+    """Interrupt an execution that could not be stored, to avoid useless decoding."""
     if stored.cancelled():
         return
     error = stored.exception()
@@ -280,7 +284,10 @@ def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> N
 
 
 async def _admission_of(execution: Execution) -> ExecutionRecord | None:
-    """Return an id's existing record, None once the new execution runs; stop that execution if its caller leaves."""
+    """Return the existing record of an id, or None once the new execution runs.
+
+    If the caller is cancelled meanwhile, the new execution stops.
+    """
     try:
         return await asyncio.shield(execution.admission)
     except asyncio.CancelledError:
@@ -290,6 +297,6 @@ async def _admission_of(execution: Execution) -> ExecutionRecord | None:
 
 
 def _stop_unwatched(execution: Execution, failure: Failure) -> None:
-    """Stop an execution that was admitted after its caller had left."""
+    """Stop an execution that was admitted after its caller had been cancelled."""
     if execution.watcher_count == 0 and not execution.is_background:
         execution.stop(failure)

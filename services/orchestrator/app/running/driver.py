@@ -34,7 +34,7 @@ class Driver:
         begun: The current state.
         limits: The time limits.
         deadline: Returns the deadline of a command that starts now.
-        taken: The results taken from a recorded execution.
+        taken: The results that a replay copies from a recorded execution.
         on_decided: Called once the outcome is known, before it is stored.
     """
 
@@ -61,33 +61,33 @@ class Driver:
 
     @property
     def request(self) -> Request:
-        """The request as it was admitted, with its variant."""
+        """The admitted request with its variant."""
         return self._outcome.run.request
 
     @property
     def trace_id(self) -> str:
-        """The trace of its calls; empty where that is the trace of the call that began it."""
+        """The trace of the execution's calls, or an empty string for the trace of the call that started it."""
         if self._is_resumed:
             return self._recorder.record.trace_id
         return self.request.trace_id
 
     def turn(self) -> AbstractAsyncContextManager[None]:
-        """Wait for the turn of the session."""
+        """Wait for the turn of the session, and hold it during the work inside."""
         return self._environment.turns.turn(self.request, is_resumed=self._is_resumed)
 
     async def begin(self) -> Outcome:
-        """Record that the execution begins or is resumed, and return where it stands."""
+        """Record that the execution starts or is resumed, and return its current outcome."""
         outcome = self._outcome
         if self._recorder.has_no_events or isinstance(outcome.command, Finish):
             await self.record(outcome)
         if self._is_resumed and not isinstance(outcome.command, Finish):
-            # Durable: an execution that ends its orchestrator each time must not look as if it were resumed once.
+            # Durable, so that an execution that keeps crashing its orchestrator does not seem to be resumed only once.
             resumed = events.Resumed(len(self._recorder.progress.steps))
             await self._recorder.emit(resumed, is_durable=True)
         return outcome
 
     def scope(self) -> RunScope:
-        """Return the scope of its effects."""
+        """Return the scope for the effects of the execution."""
         environment = self._environment
         return RunScope(
             services=environment.services,
@@ -101,7 +101,7 @@ class Driver:
         )
 
     async def end(self, failure: Failure) -> None:
-        """End the machine from outside. An outcome that is decided already stays."""
+        """End the machine with a failure from outside. A decided outcome is kept."""
         if self._recorder.is_finishing:
             await self._recorder.settle()
             return
@@ -113,7 +113,7 @@ class Driver:
         await self.record(machine.step(self._outcome.run, failed), failed)
 
     async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
-        """Record the machine's events, and the input that it took; at the end also the response."""
+        """Record the machine's events and the input that it received, and at the end also the response."""
         if happened is not None:
             max_bytes = self._environment.limits.max_response_bytes
             outcome, happened = fit_response(self._outcome.run, happened, outcome, max_bytes)

@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The services, the journal and the limits."""
+    """The services, the journal and the limits that executions share."""
 
     services: Services
     journal: Journal

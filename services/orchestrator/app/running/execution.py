@@ -1,4 +1,4 @@
-"""A running execution: its task, its watchers, and the ways to stop it from outside."""
+"""A running execution: its task, its watchers, and the ways in which it can be stopped from outside."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log say
 
 
 Admit = Callable[["Execution"], Awaitable["Driver | ExecutionRecord"]]
-OnEnd = Callable[["Execution", bool], None]  # whether the journal knows that it ended, or was refused
+OnEnd = Callable[["Execution", bool], None]  # the flag says whether its end or refusal is in the journal
 
 
 class Phase(Enum):
-    """Phases of an execution."""
+    """The phases of an execution."""
 
-    ADMITTING = auto()  # holds its id, and waits for the journal
+    ADMITTING = auto()  # reserves its id, and waits for the journal
     RUNNING = auto()
     ENDING = auto()  # stores its decided outcome
     ENDED = auto()
 
 
 class _Halting(Enum):
-    """The effect of stopping or interrupting an execution."""
+    """When a stop or an interruption of an execution takes effect."""
 
-    LATER = auto()  # it finds the reason once it is admitted
+    LATER = auto()  # takes effect once the execution is admitted
     NOW = auto()
     NEVER = auto()
 
@@ -63,13 +63,13 @@ class Execution:
     """One execution, from its admission or resume to its end.
 
     Attributes:
-        recorder: Its journal and its watchers.
-        request: Its request; None for a resumed execution until the journal is read.
-        size_bytes: Bytes counted for its request.
-        account: The account for which it counts.
-        admission: The result of the admission: None if it runs here, else the existing record of its id.
-        ended: Set once the registry has removed it.
-        task: The task that runs it; None before its start.
+        recorder: The journal and the watchers of the execution.
+        request: The request; None for a resumed execution until the journal is read.
+        size_bytes: The size counted for the request.
+        account: The account for which the execution counts.
+        admission: The result of the admission: None if the execution runs here, or else the existing record of its id.
+        ended: Set once the registry has removed the execution.
+        task: The task that runs the execution; None before its start.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Execution:
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._phase = Phase.ADMITTING
-        self._halted_by = halted_by  # a Failure is recorded as the end, an error interrupts without an end
-        self._admitted_for = admitted_for or Deadline()  # until someone watches
+        self._halted_by = halted_by  # a Failure is recorded as the end; an error interrupts without an end
+        self._admitted_for = admitted_for or Deadline()  # applies until there is a watcher
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
 
     @property
     def key(self) -> ExecutionKey:
-        """Its key."""
+        """The key of the execution."""
         return self.recorder.record.key
 
     @property
@@ -107,33 +107,36 @@ class Execution:
 
     @property
     def watcher_count(self) -> int:
-        """Number of callers that wait for it."""
+        """Number of callers that wait for the execution."""
         return len(self._watched_until)
 
     @property
     def is_background(self) -> bool:
-        """Whether it continues without callers, regardless of their deadlines."""
+        """Whether the execution continues without callers, regardless of their deadlines."""
         return self.recorder.record.is_background
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was asked to stop, so that it ends without an answer."""
+        """Whether the execution was asked to stop, so that it ends without an answer."""
         return isinstance(self._halted_by, Failure)
 
     @property
     def deadline(self) -> Deadline:
-        """The nearer of the request's timeout and the latest deadline among the callers that wait for it."""
+        """The earlier of the request's timeout and the latest deadline of the waiting callers.
+
+        A background execution has only the timeout.
+        """
         if self.is_background:
             return self._times_out_at
         callers = max(self._watched_until, default=self._admitted_for)
         return min(self._times_out_at, callers)
 
     def stop(self, failure: Failure) -> None:
-        """End it with a failure, unless its outcome is decided or it is halted already."""
+        """End the execution with a failure, unless its outcome is decided or it has already been halted."""
         self._halt(failure)
 
     def interrupt(self, reason: PaganticError) -> None:
-        """Leave it without an end, so that it can be resumed; watchers get the reason."""
+        """Halt the execution without an end, so that it can be resumed. Watchers receive the reason."""
         self._halt(reason)
 
     def _halt(self, reason: Failure | PaganticError) -> None:
@@ -146,7 +149,7 @@ class Execution:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Count the caller as a watcher; without watchers the execution stops, unless it runs in the background."""
+        """Count the caller as a watcher. Without watchers, the execution stops unless it runs in the background."""
         since_s = time.monotonic()
         until = current_deadline()
         self._watched_until.append(until)
@@ -158,11 +161,11 @@ class Execution:
                 self.stop(caller_left(time.monotonic() - since_s))
 
     def decide(self) -> None:
-        """Note that the outcome is decided: from now on it can be neither stopped nor interrupted."""
+        """Record that the outcome is decided, so that the execution can no longer be stopped or interrupted."""
         self._phase = Phase.ENDING
 
     async def live(self, admit: Admit, on_end: OnEnd) -> None:
-        """Have it admitted and run; `on_end` is called when it has ended, however it did."""
+        """Have the execution admitted, and run it. However it ends, `on_end` is called."""
         driver = await self._be_admitted(admit, on_end)
         if driver is None:
             return
@@ -170,7 +173,7 @@ class Execution:
         record = self.recorder.record
         correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
         try:
-            # Callers come and go, each with a deadline of its own: every command takes the deadline of its beginning.
+            # Callers and their deadlines come and go: every command uses the deadline that applies when it starts.
             with (
                 execution_span(driver.trace_id, record) as opened,
                 work_scope(principal=work_of(*self.account), correlation=correlation, is_detached=True),
@@ -197,7 +200,7 @@ class Execution:
             self.recorder.broadcast.abandon(lost)
 
     async def _be_admitted(self, admit: Admit, on_end: OnEnd) -> Driver | None:
-        """Return the driver, or None if the admission was refused; sets the result of the admission for its waiters."""
+        """Return the driver, or None if the admission was refused. Sets the result of the admission for its waiters."""
         existing: ExecutionRecord | None = None
         try:
             found = await admit(self)
@@ -209,7 +212,7 @@ class Execution:
             existing = found
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.admission.set_exception(error)
-            self.admission.exception()  # the caller may have left, and asyncio would log the unretrieved exception
+            self.admission.exception()  # the caller may be cancelled, and asyncio would log the unretrieved exception
         self._phase = Phase.ENDED
         on_end(self, existing is not None)
         if existing is not None:
@@ -217,7 +220,7 @@ class Execution:
         return None
 
     async def _drive(self, driver: Driver) -> Failure | PaganticError | None:
-        """Run until the machine has finished; return the failure or error that stopped it early, else None."""
+        """Run until the machine has finished. Return the failure or error that stopped it early, or None."""
         limits = driver.limits
         if limits.left_s <= 0:  # the time ran out during an interruption
             return limits.failure
@@ -231,7 +234,7 @@ class Execution:
             if self._halted_by is None:
                 raise
             return self._halted_by
-        except Unavailable as error:  # the journal is away; failures of services go to the machine
+        except Unavailable as error:  # the journal is unavailable; the machine handles failures of services
             return failure_from(error)
         except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
             return Failure(code=None, message=report_bug(log, error))

@@ -11,12 +11,12 @@ from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
-FOLLOW_S = 0.1  # poll interval for an execution at another orchestrator, if its writes do not notify this one
+FOLLOW_S = 0.1  # poll interval for an execution whose orchestrator does not notify this orchestrator of its writes
 FOLLOWED_AT_ONCE = 500  # events
 
 
 async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that runs here; the last watcher that leaves stops it."""
+    """Yield the events of an execution that runs here. When its last watcher leaves, the execution stops."""
     with execution.watched():
         async with aclosing(execution.recorder.broadcast.watch(after)) as events:
             async for event in events:
@@ -26,13 +26,13 @@ async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, N
 async def follow(
     record: ExecutionRecord, environment: Environment, admission: Admission, *, after: int = 0, watches: bool = True
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that ended or runs at another orchestrator; resume it if that orchestrator dies.
+    """Yield the events of an execution that ended or runs elsewhere. Resume it if its orchestrator dies.
 
     Args:
         record: The record of the execution.
         environment: Provides the journal.
         admission: Resumes the execution.
-        after: Only events above this sequence.
+        after: Only events with greater sequence numbers are yielded.
         watches: Whether the caller counts as a watcher after a resume.
     """
     sequence = max(after, await environment.journal.after_sequence(record.key))
@@ -55,7 +55,7 @@ async def follow(
 async def _stored(
     record: ExecutionRecord, journal: Journal, admission: Admission, sequence: int
 ) -> AsyncGenerator[Event | Execution, None]:
-    """Yield the stored events above a sequence to the end; if the execution is resumed here, yield it last."""
+    """Yield the stored events after a sequence number. If the execution is resumed here, yield it last."""
     with journal.watching(record.key) as changes:
         while True:
             had_ended, known = record.response is not None, sequence

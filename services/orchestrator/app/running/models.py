@@ -1,4 +1,4 @@
-"""Model calls outside of executions: listing, embedding, reranking and counting tokens."""
+"""Model calls outside executions: listing, embedding, reranking and counting tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from services.orchestrator.ports.services import TokenCount, Vectors
 from services.orchestrator.ports.serving import ReplicaChange, ReplicaReport, ServingPort
 
 MAX_RERANKED = 1024
-TEXTS_OF_A_CALL = 32  # A cross-encoder takes long for each text, and other requests wait meanwhile.
-_EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # The inference service names the capabilities.
+TEXTS_OF_A_CALL = 32  # A cross-encoder is slow for each text, and other requests wait meanwhile.
+_EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # The names of the capabilities, as defined by the inference service.
 _HOW_TO_EMBED = (
     "makes embeddings: install the bundled one with `make setup`, or add a GGUF file to PAGANTIC_INFERENCE_MODELS"
 )
@@ -28,10 +28,10 @@ _HOW_TO_SCORE_PAIRS = "is a cross-encoder: add a GGUF file of one to PAGANTIC_IN
 
 
 class Models:
-    """The models that the caller may use, and their work outside of executions.
+    """The models that the caller may use, and their work outside executions.
 
     This work counts against the concurrency limits. The tokens that a model reads are charged to the caller's budgets
-    and counted in its usage.
+    and added to the caller's usage.
 
     Args:
         environment: Provides the services, the journal and the prices.
@@ -49,7 +49,7 @@ class Models:
 
     @property
     def running(self) -> tuple[int, int]:
-        """The executions that run here, and the most that may."""
+        """The number of executions that run here, and the maximum number."""
         return self._registry.count, self._max_running
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
@@ -57,11 +57,11 @@ class Models:
         return await self._serving.list_replicas()
 
     async def load(self, model: str) -> Sequence[ReplicaChange]:
-        """Load a model in each of its replicas; raises the first error if all replicas fail."""
+        """Load a model in each of its replicas. Raises the first error if all replicas fail."""
         return _checked(await self._serving.load_model(model))
 
     async def unload(self, model: str) -> Sequence[ReplicaChange]:
-        """Unload a model in each of its replicas; raises the first error if all replicas fail."""
+        """Unload a model in each of its replicas. Raises the first error if all replicas fail."""
         return _checked(await self._serving.unload_model(model))
 
     async def list(self) -> Sequence[ModelInfo]:
@@ -77,7 +77,7 @@ class Models:
         *,
         size_bytes: int = 0,
     ) -> TokenCount:
-        """Return the tokens of a conversation, 0 if it is empty, and of each text, free of charge.
+        """Return the token counts of a conversation, 0 if it is empty, and of each text, free of charge.
 
         Raises Overloaded at a concurrency limit, and the errors of the inference service.
         """
@@ -85,10 +85,10 @@ class Models:
             return await self._inference.count_tokens(messages, tools, texts, model)
 
     async def embed(self, texts: Sequence[str], model: str, *, size_bytes: int = 0) -> Vectors:
-        """Return a vector for each text; an empty alias selects the first embedding model that the caller may use.
+        """Return a vector for each text. An empty alias selects the caller's first permitted embedding model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) without such a model, Overloaded at a concurrency limit, and the errors
-        of the inference service.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) if there is no such model, Overloaded at a concurrency limit, and the
+        errors of the inference service.
         """
         account = account_of(current_principal())
         with self._registry.counted(account, size_bytes):
@@ -100,9 +100,9 @@ class Models:
     async def rerank(
         self, query: str, texts: Sequence[str], model: str, *, top_n: int = 0, size_bytes: int = 0
     ) -> Reranked:
-        """Rank texts by their probability of relevance; an empty alias selects the first cross-encoder.
+        """Rank texts by their probability of relevance. An empty alias selects the first permitted cross-encoder.
 
-        Raises the errors of `embed`, and InvalidRequest for an invalid number of texts or results.
+        Raises the errors of `embed`, and InvalidRequest if the number of texts or results is invalid.
         """
         if not 1 <= len(texts) <= MAX_RERANKED:
             raise InvalidRequest(f"texts has {len(texts)} entries: send 1 to {MAX_RERANKED}")
@@ -121,21 +121,21 @@ class Models:
         return Reranked(best_first(scores)[: top_n or None], usage)
 
     async def _first(self, capability: str, how_to: str) -> str:
-        """Return the alias of the first model with a capability; raises InvalidRequest with advice if it is missing."""
+        """Return the alias of the first model with a capability. Raises InvalidRequest, with advice, if none has it."""
         for model in await self._inference.list_models():
             if capability in model.capabilities:
                 return model.name
         raise InvalidRequest(f"no model that you may use {how_to}", code=ErrorCode.CONFIG_NO_ENGINE)
 
     async def _count(self, account: Account, usage: TokenUsage, model: str) -> None:
-        """Add to the usage of an account, even if its caller leaves meanwhile."""
+        """Add to the usage of an account, even if the caller is cancelled meanwhile."""
         used = account_total(account, usage, model, cost_usd(usage, prices_for(self._prices, model)))
         if used is not None:
             await asyncio.shield(asyncio.ensure_future(self._journal.add_usage(used)))
 
 
 def _checked(changes: Sequence[ReplicaChange]) -> Sequence[ReplicaChange]:
-    """Return the changes if any succeeded; otherwise raise the first error."""
+    """Return the changes if any change succeeded, or else raise the first error."""
     if changes[0].error is not None and all(change.error is not None for change in changes):
         raise changes[0].error
     return changes

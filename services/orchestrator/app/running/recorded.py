@@ -1,4 +1,4 @@
-"""Reads recorded executions, and the results that replays take from them."""
+"""Reads recorded executions, and the results that replays copy from them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from services.orchestrator.ports.journal import ExecutionJournal
 
 
 async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_ended: bool = False) -> Record:
-    """Return the record of an execution; with `has_ended`, only of an ended execution.
+    """Return the record of an execution. With `has_ended`, the execution must have ended.
 
-    Raises NotFound, and PreconditionFailed for an execution without a kept request, and for unreadable entries.
+    Raises NotFound if it does not exist, and PreconditionFailed if it has not ended as required, has no kept request,
+    or has unreadable entries.
     """
     stored = await journal.get(key)
     if stored.kept is None:
@@ -45,9 +46,9 @@ async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_end
 async def take_recorded(
     journal: ExecutionJournal, request: Request, policy: ReplayPolicy, experiments: Experiments, bounds: PlanPolicy
 ) -> tuple[Request, RecordedAnswers]:
-    """Return a replay's request with its variant, and the results that it takes from the recorded execution.
+    """Return a replay's request with its variant, and the results that it copies from the recorded execution.
 
-    Raises InvalidRequest if results cannot be taken, and the errors of `read_recorded`.
+    Raises InvalidRequest if results cannot be copied, and the errors of `read_recorded`.
     """
     key = ExecutionKey(request.tenant, policy.request_id)
     record = await read_recorded(journal, key, has_ended=True)
@@ -56,9 +57,9 @@ async def take_recorded(
 
 
 async def restore_recorded(journal: ExecutionJournal, request: Request, bounds: PlanPolicy) -> RecordedAnswers | None:
-    """Return the recorded results that an interrupted replay uses; None for any other execution.
+    """Return the recorded results that an interrupted replay uses, or None for any other execution.
 
-    Raises PreconditionFailed if the recorded execution is gone.
+    Raises PreconditionFailed if the recorded execution was deleted.
     """
     if request.replay is None:
         return None

@@ -11,13 +11,13 @@ from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 
-MAX_UNRECORDED = 10_000  # ids; a journal that fails for long must not fill the memory with them
+MAX_UNRECORDED = 10_000  # number of ids; bounds the memory used while the journal fails for long
 
 
 class Registry:
     """Executions by key, limited in number and bytes: in total, per tenant and per subject.
 
-    A limit of 0 is unlimited. A key is taken at once, so that later requests with the same key wait.
+    A limit of 0 means no limit. A key is reserved at once, so that later requests with the same key wait.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Registry:
 
     @property
     def count(self) -> int:
-        """Amount of running work."""
+        """Number of executions and other work that run now."""
         return len(self._running) + self._others
 
     @property
@@ -59,16 +59,16 @@ class Registry:
 
     @property
     def unrecorded(self) -> list[ExecutionKey]:
-        """Keys of executions that ended here without a record of it in the journal."""
+        """Keys of executions that ended here, but whose end is not recorded in the journal."""
         return sorted(self._unrecorded)
 
     def mark_recorded(self, keys: Iterable[ExecutionKey]) -> None:
-        """Forget keys of executions that the journal knows to have ended here."""
+        """Drop keys of executions whose end here has been recorded in the journal."""
         self._unrecorded.difference_update(keys)
 
     @contextmanager
     def counted(self, account: Account, size_bytes: int) -> Iterator[None]:
-        """Count work that is not an execution against the limits. Raises Overloaded at a limit."""
+        """Count work that is not an execution against the limits. Raises Overloaded if a limit is reached."""
         self.check_room(account, size_bytes)
         self._others += 1
         self._count_of.update(account.payers)
@@ -81,7 +81,7 @@ class Registry:
 
     @contextmanager
     def held(self, account: Account, size_bytes: int) -> Iterator[None]:
-        """Count the bytes of a request that a call holds outside the executions. Raises Overloaded at a limit."""
+        """Count the bytes of a request that is held outside the executions. Raises Overloaded at a limit."""
         if size_bytes:
             self.check_bytes(account, size_bytes)
         self._hold(account, size_bytes)
@@ -91,7 +91,7 @@ class Registry:
             self._hold(account, -size_bytes)
 
     def check_room(self, account: Account, size_bytes: int = 0) -> None:
-        """Raise Overloaded when as much runs as may, in all or of an account, or a request of this size is too much."""
+        """Raise Overloaded if a limit on running work, in total or of an account, leaves no room for the request."""
         for payer in account.payers:
             limit = self._max_of_subject if payer.subject else self._max_of_tenant
             if 0 < limit <= self._count_of[payer]:
@@ -103,7 +103,7 @@ class Registry:
         self.check_bytes(account, size_bytes)
 
     def check_bytes(self, account: Account, size_bytes: int) -> None:
-        """Raise Overloaded when a request of this size would be too much, in all or of a tenant."""
+        """Raise Overloaded if a request of this size would exceed the limit on bytes, in total or of a tenant."""
         of_tenant, limit = self._bytes_of[account.tenant], self._max_bytes_of_tenant
         if 0 < limit < of_tenant + size_bytes and of_tenant:
             sizes = f"{of_tenant} bytes already, and this one {size_bytes}"
@@ -114,20 +114,23 @@ class Registry:
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
 
     async def get(self, key: ExecutionKey) -> Execution | None:
-        """Return the execution of a key once it is admitted; None without an execution."""
+        """Return the execution of a key once it is admitted, or None if there is no execution."""
         while (found := self._running.get(key)) is not None and not found.admission.done():
             await asyncio.wait([found.admission])
         return found
 
     def add(self, execution: Execution) -> None:
-        """Take a key that is free. Raises Overloaded when as much runs as may, Unavailable while the journal fails."""
+        """Reserve the free key of an execution.
+
+        Raises Overloaded if a limit is reached, and Unavailable while the journal fails.
+        """
         if len(self._unrecorded) >= MAX_UNRECORDED:
             raise Unavailable(
                 f"{len(self._unrecorded)} executions could not be recorded: the journal must take writes again first",
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
                 retry_after_s=1.0,
             )
-        if execution.key in self._unrecorded:  # the journal says that it runs, so a follower would wait indefinitely
+        if execution.key in self._unrecorded:  # the journal says that it runs, so followers would wait indefinitely
             raise Unavailable(
                 f"execution {execution.key.request_id!r} was interrupted, and the journal does not know that yet",
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
@@ -139,7 +142,7 @@ class Registry:
         self._hold(execution.account, execution.size_bytes)
 
     def recount(self, execution: Execution, size_bytes: int, account: Account) -> None:
-        """Update the count of an execution after its request was read."""
+        """Update the counted size and account of an execution after its request was read."""
         self._hold(account, size_bytes)
         self._hold(execution.account, -execution.size_bytes)
         execution.size_bytes = size_bytes
@@ -148,7 +151,7 @@ class Registry:
         execution.account = account
 
     def remove(self, execution: Execution, *, is_recorded: bool) -> None:
-        """Free the key of an execution; `is_recorded` says whether the journal knows its end or refusal."""
+        """Free the key of an execution. `is_recorded` says whether the journal has recorded its end or refusal."""
         del self._running[execution.key]
         self._uncount(execution.account)
         self._hold(execution.account, -execution.size_bytes)
@@ -160,7 +163,7 @@ class Registry:
         self._used_bytes += size_bytes
         self._bytes_of[account.tenant] += size_bytes
         if not self._bytes_of[account.tenant]:
-            del self._bytes_of[account.tenant]  # tenants come and go
+            del self._bytes_of[account.tenant]  # avoids keeping an entry for every tenant
 
     def _uncount(self, account: Account) -> None:
         for payer in account.payers:

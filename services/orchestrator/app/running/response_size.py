@@ -1,4 +1,4 @@
-"""The largest response that can be sent."""
+"""Limits the size of a response."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from services.orchestrator.core.text_size import encoded_bound
 def fit_response(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
     """Return the outcome and the input, or those of a failure if the response is too large.
 
-    A message too large to send would break the stream at its end, and every later request for the response. So the
-    execution fails instead, with a response without texts. ListSteps still has the results of earlier steps if the
-    request is kept; otherwise the texts are lost.
+    A message too large to send would break the stream at its end, and would break every later request for the
+    response. So the execution fails instead, and its response has no texts. ListSteps still has the results of earlier
+    steps if the request is kept; otherwise the texts are lost.
     """
     finish = outcome.command
     if not isinstance(finish, Finish):
@@ -29,7 +29,7 @@ def fit_response(run: Run, happened: Input, outcome: Outcome, max_bytes: int) ->
     failure = finish.response.failure
     if failure is None:
         failure = _too_large(size, max_bytes)
-        stopped = InferenceOutput("", FinishReason.ERROR, model=outcome.run.model)  # Its usage counts for this model.
+        stopped = InferenceOutput("", FinishReason.ERROR, model=outcome.run.model)  # The usage counts for this model.
         happened = Failed(failure, usage=usage_of(happened), output=stopped)
         outcome = machine.step(run, happened)
     turn = outcome.command.turn if isinstance(outcome.command, Finish) else ()

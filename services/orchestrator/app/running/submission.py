@@ -1,4 +1,4 @@
-"""A request as it came."""
+"""A request as it was received."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Submission:
     Attributes:
         fingerprint: Hash of the payload, which must match under the same id.
         size_bytes: The encoded size.
-        has_new_id: Whether the id was generated for this request, so that it cannot exist yet.
-        kept: The part of the request kept with the execution; None to keep nothing.
+        has_new_id: Whether the id was generated for this request, so that no execution can have it yet.
+        kept: The part of the request that is kept with the execution, or None if nothing is kept.
     """
 
     request: Request

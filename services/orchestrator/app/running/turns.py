@@ -1,4 +1,4 @@
-"""Runs the turns of a conversation one after the other, even across several orchestrators."""
+"""Runs the turns of a conversation one after another, even across several orchestrators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.orchestrator.ports.journal import Conversations
 
 POLL_S = 0.05
 LOOK_S = 1.0
-MAX_WAITING = 16  # turns of one session; they count against the limits of the registry
+MAX_WAITING = 16  # waiting turns of one session; they count against the registry's limits
 
 
 class ConcurrentTurns(StrEnum):
@@ -33,7 +33,7 @@ class _Line:
 
 
 class Turns:
-    """The queues of this process for the turns of sessions; among processes the journal decides."""
+    """The queues of this process for the turns of sessions. Between processes, the journal decides."""
 
     def __init__(self, journal: Conversations, policy: ConcurrentTurns) -> None:
         self._journal = journal
@@ -41,9 +41,9 @@ class Turns:
         self._lines: dict[SessionKey, _Line] = {}
 
     def join(self, request: Request, *, is_limited: bool = True) -> bool:
-        """Queue for the session's turn, until `leave`; returns True if a busy session must be refused.
+        """Queue for the session's turn until `leave` is called. Returns True if a busy session must be refused.
 
-        Raises Aborted if the line is already too long.
+        Raises Aborted if the queue is too long.
         """
         if not _is_turn(request):
             return False
@@ -57,7 +57,7 @@ class Turns:
         return not self._is_waiting
 
     def leave(self, request: Request) -> None:
-        """Get out of the line."""
+        """Leave the session's queue."""
         if _is_turn(request):
             line = self._lines[request.session_key]
             line.count -= 1
@@ -66,9 +66,9 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, request: Request, *, is_resumed: bool = False) -> AsyncIterator[None]:
-        """Wait for the session's turn, in order of arrival; the end of the execution gives it back.
+        """Wait for the session's turn, in order of arrival. The turn is released when the execution ends.
 
-        An execution that `is_resumed` and still has the turn does not wait, as the line waits for it.
+        If `is_resumed` is set, an execution that still has the turn does not wait, because the queue waits for it.
         """
         key = request.session_key
         if not _is_turn(request) or (is_resumed and await self._journal.has_turn(key, request.request_id)):
@@ -80,7 +80,7 @@ class Turns:
             yield
 
     async def _wait_for_other(self, key: SessionKey, request_id: str) -> None:
-        """Wait for a turn that another process has. An expired interrupted turn sends no notification, so poll."""
+        """Wait for a turn that another process holds. Polls, as an interrupted turn expires without a signal."""
         with self._journal.watching(key) as session:
             while not await self._journal.take_turn(key, request_id):
                 await session.wait(POLL_S, limit_s=LOOK_S)

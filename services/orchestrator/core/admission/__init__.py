@@ -1,1 +1,1 @@
-"""Budgets and experiment variants of requests."""
+"""Budgets and experiment variants that apply to requests."""

@@ -1,10 +1,10 @@
-"""Budgets of tenants and of their callers: limits per period, spent without a database query for each inference.
+"""Budgets of tenants and of their callers: limits per period, spent without a database query per inference.
 
 Theory of operation. The journal's database has a row for each budget, with the amount granted from it. An orchestrator
-gets a grant larger than its present need, and keeps it in a purse. Before each inference it reserves the worst case in
-the purse; afterwards it settles the actual usage. Only an empty purse queries the database again. A grant counts as
-used until it is given back, so neither several orchestrators nor a crash can overspend the budget: if an orchestrator
-dies, the rest of its purse is lost until the period ends.
+gets a grant larger than its present need, and keeps it in a purse. Before each inference it reserves the worst-case
+amount in the purse, and afterwards it settles the actual usage. The database is queried again only when the purse is
+too low. A grant counts as used until it is returned, so neither several orchestrators nor a crash can overspend the
+budget. If an orchestrator crashes, the rest of its purse is lost until the period ends.
 
 Source: the escrow method, P. O'Neil, "The Escrow Transactional Method", ACM TODS 1986.
 """
@@ -26,24 +26,24 @@ from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 
-DEFAULT_OUTPUT_TOKENS = 2048  # the inference service's default limit
-TEMPLATE_TOKENS = 1024  # a chat template adds at most so many to a conversation
-MESSAGE_TOKENS = 32  # a chat template adds at most so many to each message and tool
-GRANT_FACTOR = 32  # a grant lasts for so many worst cases
+DEFAULT_OUTPUT_TOKENS = 2048  # the default limit of the inference service
+TEMPLATE_TOKENS = 1024  # the most tokens that a chat template adds to a conversation
+MESSAGE_TOKENS = 32  # the most tokens that a chat template adds to each message and tool
+GRANT_FACTOR = 32  # the number of worst-case inferences that a grant covers
 MICRO = 1_000_000
 
 
 class Period(StrEnum):
-    """When a budget starts again, in UTC."""
+    """The period of a budget, in UTC. The budget starts again in each new period."""
 
     MINUTE = "minute"
     HOUR = "hour"
     DAY = "day"
     MONTH = "month"
-    TOTAL = "total"  # never
+    TOTAL = "total"  # The budget never starts again.
 
     def start_of(self, now: datetime) -> datetime:
-        """Return when the period of a moment began."""
+        """Return the start of the period that contains a moment."""
         minute = now.astimezone(UTC).replace(second=0, microsecond=0)
         day = minute.replace(hour=0, minute=0)
         match self:
@@ -59,7 +59,7 @@ class Period(StrEnum):
                 return datetime.fromtimestamp(0, UTC)
 
     def end_of(self, now: datetime) -> datetime | None:
-        """Return the end of the period that contains a moment; None if it never ends."""
+        """Return the end of the period that contains a moment, or None if the period never ends."""
         start = self.start_of(now)
         match self:
             case Period.MINUTE:
@@ -76,7 +76,7 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Tokens and money; money in millionths of a USD."""
+    """An amount of tokens and of money, with the money in millionths of a USD."""
 
     tokens: int = 0
     micro_usd: int = 0
@@ -88,23 +88,23 @@ class Amount:
         return Amount(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
 
     def times(self, factor: int) -> Amount:
-        """Return it several times."""
+        """Return the amount multiplied by a factor."""
         return Amount(self.tokens * factor, self.micro_usd * factor)
 
     def half(self) -> Amount:
-        """Return half of it."""
+        """Return half of the amount, rounded down."""
         return Amount(self.tokens // 2, self.micro_usd // 2)
 
     def covers(self, other: Amount) -> bool:
-        """Return whether both the tokens and the cost are at least those of another amount."""
+        """Return whether neither the tokens nor the cost are less than in the other amount."""
         return self.tokens >= other.tokens and self.micro_usd >= other.micro_usd
 
     def at_least(self, other: Amount) -> Amount:
-        """Return the greater of the tokens and of the money."""
+        """Return the larger number of tokens and the larger cost of the two amounts."""
         return Amount(max(self.tokens, other.tokens), max(self.micro_usd, other.micro_usd))
 
     def at_most(self, other: Amount) -> Amount:
-        """Return the lesser of the tokens and of the money."""
+        """Return the smaller number of tokens and the smaller cost of the two amounts."""
         return Amount(min(self.tokens, other.tokens), min(self.micro_usd, other.micro_usd))
 
 
@@ -113,10 +113,10 @@ NOTHING = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The amount that an account may spend in a period; None is unlimited.
+    """The amount that an account may spend in a period. A limit of None means no limit.
 
-    `granted` counts since `period_start`. Times are seconds since 1970; `made_at` distinguishes this budget from an
-    earlier budget of the account, so that grants of the earlier budget are not given back to this budget.
+    `granted` is the amount granted since `period_start`. Times are in seconds since 1970. `made_at` distinguishes this
+    budget from an earlier budget of the account, so that grants of the earlier budget are not returned to this budget.
     """
 
     account: Account
@@ -129,18 +129,18 @@ class Budget:
 
     @property
     def identity(self) -> tuple[float, float]:
-        """The identity of this budget and period, to which a grant belongs."""
+        """The identity of this budget and its period; each grant belongs to such an identity."""
         return self.made_at, self.period_start
 
     def left(self) -> Amount:
-        """Return the amount that may still be granted; a very large amount without a limit."""
+        """Return the amount that may still be granted, or a very large amount if there is no limit."""
         return Amount(_left(self.max_tokens, self.granted.tokens), _left(self.max_micro_usd, self.granted.micro_usd))
 
     def grant(self, least: Amount) -> Amount | None:
-        """Return a grant that covers `least`; None if too little is left.
+        """Return a grant that covers `least`, or None if too little is left.
 
-        The grant is larger than `least` if possible, but at most half of the rest, to leave some for other
-        orchestrators.
+        The grant is larger than `least` if possible, but then at most half of the amount left, so that other
+        orchestrators can get grants too.
         """
         left = self.left()
         if not left.covers(least):
@@ -158,7 +158,10 @@ def _left(limit: int | None, granted: int) -> int:
 
 
 class Purse:
-    """An orchestrator's grants from one period of an account's budget; `budget` identifies the budget and period."""
+    """An orchestrator's grants from one period of an account's budget.
+
+    `budget` identifies the budget and the period.
+    """
 
     def __init__(self, budget: tuple[float, float]) -> None:
         self.budget = budget
@@ -169,24 +172,24 @@ class Purse:
 
     @property
     def is_low(self) -> bool:
-        """Whether a new grant should be requested now, so that inferences do not have to wait for it."""
+        """Whether a new grant should be requested now, so that inferences do not have to wait for a grant."""
         return not self.free.covers(self._low)
 
     def put(self, granted: Amount) -> None:
-        """Add a grant."""
+        """Add a grant to the purse."""
         self.free += granted
         self._low = granted.half()
 
     def go_without(self) -> None:
-        """Ask for no more until something is granted again: the budget is empty."""
+        """Stop requesting grants until the next grant is added, because the budget is empty."""
         self._low = NOTHING
 
     def missing(self, amount: Amount) -> Amount:
-        """Return the amount that the purse lacks to reserve an amount, including a debt."""
+        """Return the amount that the purse lacks to reserve `amount`, including any debt."""
         return (amount - self.free).at_least(NOTHING)
 
     def reserve(self, amount: Amount) -> bool:
-        """Set an amount aside; False when the purse has too little."""
+        """Reserve an amount, or return False if the purse has too little."""
         if not self.free.covers(amount):
             return False
         self.free -= amount
@@ -195,7 +198,7 @@ class Purse:
         return True
 
     def settle(self, amount: Amount, used: Amount) -> None:
-        """Put back the unused part of a reserved amount; usage beyond it becomes a debt."""
+        """Put back the unused part of a reserved amount. Usage beyond the reserved amount becomes a debt."""
         self.reserved -= amount
         self.free += amount - used
 
@@ -206,9 +209,10 @@ class Purse:
 
 
 def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, context_window: int) -> Amount:
-    """Return the most that an inference can use; `context_window` 0 is unknown.
+    """Return an upper bound for the amount that an inference can use.
 
-    A token has at least one byte of text.
+    Each byte of text counts as a token, since a token has at least one byte. A `context_window` of 0 means that the
+    window is unknown.
     """
     prompt, output, candidates = _prompt_bound(command), hints.max_tokens or DEFAULT_OUTPUT_TOKENS, 1
     match command:
@@ -222,9 +226,10 @@ def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, con
 
 
 def decision_bound(command: Decide, prices: Prices | None, context_window: int) -> Amount:
-    """Return the most that decisions can use: each question is a separate prompt after the common prefix.
+    """Return an upper bound for the amount that decisions can use.
 
-    The template ends the user's message and begins the answer after each question. Nothing is decoded.
+    Each question is a separate prompt after the common prefix. After each question the template ends the user's message
+    and begins the answer. Nothing is decoded.
     """
     common = _prompt_bound(command)
     if context_window:
@@ -235,20 +240,23 @@ def decision_bound(command: Decide, prices: Prices | None, context_window: int) 
 
 
 def texts_bound(texts: Sequence[str], prices: Prices | None, query: str = "") -> Amount:
-    """Return the most that texts can use if a model reads them one by one, each with the query."""
+    """Return an upper bound for the amount used if a model reads texts one by one, each with the query."""
     beside = len(query.encode()) + MESSAGE_TOKENS
     prompt = sum(len(text.encode()) + beside for text in texts)
     return amount_of(TokenUsage(prompt_tokens=prompt), prices)
 
 
 def judge_bound(text: str, intent: str) -> TokenUsage:
-    """Return the most that the judgement of a text can use."""
+    """Return an upper bound for the token usage of judging a text."""
     prompt = len(text.encode()) + len(intent.encode()) + TEMPLATE_TOKENS
     return TokenUsage(prompt_tokens=prompt, output_tokens=MAX_VERDICT_TOKENS)
 
 
 def amount_of(usage: TokenUsage, prices: Prices | None) -> Amount:
-    """Return the amount that a usage takes from a budget; cost is rounded up, and 0 without prices."""
+    """Return the amount that a usage takes from a budget.
+
+    The cost is rounded up, or 0 if there are no prices.
+    """
     cost = cost_usd(usage, prices) or 0.0
     return Amount(usage.prompt_tokens + usage.output_tokens, ceil(cost * MICRO))
 

@@ -1,13 +1,14 @@
-"""Experiments: the variant of a request, and the request changed by it.
+"""Experiments: the choice of a request's variant, and the changes that the variant makes to the request.
 
-A session's variant is drawn by weighted rendezvous hashing: each variant gets an exponentially distributed time with
-its share as the rate, from a SHA-256 of the experiment, the variant and the session, and the earliest variant wins.
+A session's variant is drawn by weighted rendezvous hashing. A SHA-256 of the experiment, the variant and the session
+gives each variant an exponentially distributed time with the variant's share as the rate. The variant with the earliest
+time wins.
 
 Invariants:
-    1. The same session gets the same variant, at every orchestrator and after every restart.
+    1. The same session gets the same variant, in every orchestrator and after every restart.
     2. The probability of a variant is its share divided by the sum of all shares.
     3. If one share grows relative to the others, sessions move only to that variant; if it shrinks, only from it.
-    4. Experiments draw independently of one another.
+    4. The draws of different experiments are independent.
 
 Source: Moulton, Jiang: Maximally Consistent Sampling and the Jaccard Index of Probability Distributions, 2018.
 """
@@ -29,9 +30,10 @@ _Named = TypeVar("_Named")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant, its share in percent, and its replacements for the request's settings; empty and None change nothing.
+    """A variant, its share in percent, and its replacements for settings of the request.
 
-    `prompt` is a prompt template, which receives the variables of the request's template.
+    An empty or None replacement changes nothing. `prompt` is the name of a prompt template, which receives the
+    variables of the request's template.
     """
 
     name: str
@@ -43,9 +45,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment: its variants, and the requests that it is about; an empty condition holds for every request.
+    """An experiment: its variants, and conditions on the requests that it applies to.
 
-    An empty name among `models` stands for requests that name no model. `prompt` is a prompt template.
+    An empty condition holds for every request. An empty name in `models` stands for requests that name no model.
+    `prompt` is the name of a prompt template.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Experiment:
     tenants: frozenset[str] = frozenset()
 
     def find_mismatch(self, request: Request) -> str:
-        """Return the field that excludes a request from the experiment; empty if the experiment applies."""
+        """Return the field that excludes a request, or an empty string if the experiment applies to it."""
         template = request.prompt.template
         matches = {
             "tenant": not self.tenants or request.tenant in self.tenants,
@@ -69,20 +72,20 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Experiments:
-    """The experiments of a deployment in order.
+    """The experiments of a deployment, in order.
 
-    `may_use` says whether a tenant may use a model.
+    `may_use` returns whether a tenant may use a model.
     """
 
     declared: tuple[Experiment, ...] = ()
     may_use: Callable[[str, str], bool] = lambda _tenant, _model: True
 
     def place(self, request: Request) -> Request:
-        """Return a request with its variant: the named variant, or else a variant of the first experiment that applies.
+        """Return a request with its variant: the named variant, or else a variant of the first applicable experiment.
 
-        A tenant that may not use every variant's model takes no part, so that the groups stay comparable; nor does a
-        replay, which may have the recorded variant. Raises InvalidRequest (CONFIG_INVALID) for a named variant that
-        does not exist or apply.
+        An experiment skips a tenant that may not use the model of every variant, so that the groups stay comparable.
+        A replay gets no new variant, as it may have the recorded variant. Raises InvalidRequest (CONFIG_INVALID) if the
+        named variant does not exist or does not apply.
         """
         if request.variant is not None:
             return request
@@ -112,18 +115,18 @@ class Experiments:
 
 
 def unit_of(request: Request) -> str:
-    """Return the unit of the draw: the tenant with the session, or with the request if there is no session."""
+    """Return the unit that is drawn for: the tenant with the session, or with the request if it has no session."""
     return f"{request.tenant}\0{request.session_id or request.request_id}"
 
 
 def draw(experiment: Experiment, unit: str) -> Variant:
-    """Return the variant of a unit; a variant without a share is never drawn."""
+    """Return the variant drawn for a unit. A variant whose share is 0 is never drawn."""
     drawn = [variant for variant in experiment.variants if variant.share > 0]
     return min(drawn, key=lambda variant: _time_of(experiment, variant, unit))
 
 
 def with_variant(request: Request, experiment: Experiment, variant: Variant) -> Request:
-    """Return a request as its variant changes it."""
+    """Return a request with the changes of its variant."""
     base = _base_of(request)
     temperature = base.temperature if variant.temperature is None else variant.temperature
     changed = VariantBase(variant.model or base.model, temperature, variant.prompt or base.template)
@@ -133,7 +136,8 @@ def with_variant(request: Request, experiment: Experiment, variant: Variant) -> 
 def as_recorded(request: Request, recorded: Request) -> Request:
     """Return a replay's request with the recorded variant, except for settings that its caller changed.
 
-    The variant may be gone from the file. A caller that names another variant, or opts out, gets the request unchanged.
+    The recorded variant may no longer be configured. If the caller names another variant or opts out, the request is
+    returned unchanged.
     """
     was, choice = recorded.base, request.choice
     if was is None or not choice.takes_part or choice.named not in (None, recorded.variant):
@@ -161,7 +165,7 @@ def _with(request: Request, base: VariantBase) -> Request:
 
 def _time_of(experiment: Experiment, variant: Variant, unit: str) -> float:
     digest = hashlib.sha256(f"{experiment.name}\0{variant.name}\0{unit}".encode()).digest()
-    uniform = (int.from_bytes(digest[:8], "big") + 1) / _HASHES  # The logarithm of 0 does not exist.
+    uniform = (int.from_bytes(digest[:8], "big") + 1) / _HASHES  # Add 1, because the logarithm of 0 is undefined.
     return -math.log(uniform) / variant.share
 
 

@@ -1,4 +1,4 @@
-"""The citations of an answer, with their places in the documents, and its text for people while it streams."""
+"""The citations of an answer with their document positions, and the readable text of a streamed answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy
 from pagantic_common.domain.validation import Guarantee
 from services.orchestrator.core.model.response import Citation
 
-_UNICODE_ESCAPE_CHARS = 5  # u and four digits
+_UNICODE_ESCAPE_CHARS = 5  # the letter u and four digits
 
 
 def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
@@ -21,9 +21,9 @@ def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
 
 
 def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -> Failure | None:
-    """Return the failure if no chunk can be quoted and the model may not abstain; None otherwise.
+    """Return a failure if no chunk can be quoted and the model may not abstain, or None otherwise.
 
-    Without chunks the answer is an abstention in any case.
+    If there are no chunks, the answer is an abstention in any case.
     """
     if policy is None or policy.may_abstain or not chunks or can_be_quoted([chunk.content for chunk in chunks], policy):
         return None
@@ -37,7 +37,7 @@ def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -
 def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
     """Return the citations of claims that quote whole words of the chunks they name.
 
-    A place counts characters of the document, or of the chunk if it has no location.
+    The positions of a citation count characters of the document, or of the chunk if the chunk has no location.
     """
     return tuple(_citation_of(claim, chunks[claim.source - 1], guarantee) for claim in claims)
 
@@ -60,21 +60,21 @@ def _citation_of(claim: Claim, chunk: Chunk, guarantee: Guarantee) -> Citation:
 class CitedText:
     """Parses an answer's JSON piece by piece, and returns its readable text as soon as it is known.
 
-    Joined, the pieces equal `text_of` for the whole answer. Any other text yields nothing.
+    The joined pieces equal `text_of` for the whole answer. Text that is not an answer's JSON adds nothing.
     """
 
     def __init__(self) -> None:
         self._key = ""
-        self._is_value = False  # a colon came last
-        self._string: str | None = None  # the characters of the current string, decoded
-        self._escape: str | None = None  # an incomplete escape, without its first backslash
-        self._word = ""  # the characters of a number or of a literal
+        self._is_value = False  # whether the current string or word is a value
+        self._string: str | None = None  # the decoded characters of the current string
+        self._escape: str | None = None  # an incomplete escape sequence, without its first backslash
+        self._word = ""  # the characters of a number or a literal
         self._source = ""  # of the current claim
         self._has_text = False  # of the current claim
         self._has_claims = False
 
     def feed(self, piece: str) -> str:
-        """Return the text that a piece adds."""
+        """Parse the next piece, and return the readable text that it adds."""
         return "".join(text for char in piece for text in self._take(char))
 
     def _take(self, char: str) -> Iterator[str]:
@@ -112,7 +112,7 @@ class CitedText:
         self._string = None
 
     def _mark(self) -> Iterator[str]:
-        """Yield the number of a claim's source once both its text and its source are known."""
+        """Yield the number of a claim's source once both the text and the source of the claim are known."""
         if self._has_text and self._source:
             yield f" [{self._source}]"
             self._source, self._has_text = "", False
@@ -126,7 +126,10 @@ class CitedText:
             yield NOT_IN_SOURCES
 
     def _add(self, text: str | None) -> Iterator[str]:
-        """Add characters to the current string; None for an incomplete escape."""
+        """Add text to the current string, and yield it if it is readable text of the answer.
+
+        A `text` of None means that an escape sequence is incomplete.
+        """
         if text is None or self._string is None:
             return
         self._escape = None
@@ -137,11 +140,14 @@ class CitedText:
 
 
 def _decoded(escape: str) -> str | None:
-    """Return the character of an escape, given without its first backslash; None while it is incomplete."""
+    """Return the character that an escape sequence encodes, or None if the sequence is incomplete.
+
+    `escape` is the sequence without its first backslash.
+    """
     needed = 1
     if escape[0] == "u":
         needed = _UNICODE_ESCAPE_CHARS
-        if len(escape) >= needed and escape[1:3].lower() in ("d8", "d9", "da", "db"):  # the first half of a pair
+        if len(escape) >= needed and escape[1:3].lower() in ("d8", "d9", "da", "db"):  # a high surrogate
             needed = 2 * _UNICODE_ESCAPE_CHARS + 1
     if len(escape) < needed:
         return None

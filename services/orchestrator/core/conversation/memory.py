@@ -1,15 +1,16 @@
-"""The memory of a stored conversation: evicts its oldest messages, and puts a summary in their place.
+"""The memory of a stored conversation: evicts the oldest messages, and puts a summary in their place.
 
-Theory of operation. A conversation is cut only before a question, so that whole turns are evicted: question, tool
-calls, their results, answer. A cut that only just met the limit would move with nearly every turn, and the changed
-beginning of the prompt would invalidate the KV cache each time. So a cut goes down to a low-water mark, half of the
+Theory of operation. A conversation is cut only before a question, so that whole turns are evicted: the question, the
+tool calls, their results and the answer. A cut that only just met the limit would move with nearly every turn, and the
+changed prefix of the prompt would invalidate the KV cache each time. So a cut goes down to a low-water mark of half the
 limit, and stays until the conversation reaches the limit again. The position of the cut is stored.
 
 Invariants:
     1. The kept messages are an unbroken end of the conversation, and begin at a cut.
-    2. They are within the limits, unless the new turn is no question: then the turn that it continues stays.
+    2. The kept messages are within the limits, unless the new turn does not begin with a question. In that case the
+       turn that it continues is kept.
     3. A conversation within the limits loses nothing.
-    4. No tool result is without its call.
+    4. A tool result is never kept without its call.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pagantic_common.domain.text.quoting import fenced
 
 DEFAULT_OUTPUT_TOKENS = 2048
 SUMMARY_TOKENS = 256
-_LOW_WATER = 2  # a cut keeps the limit divided by this
-_TOO_LITTLE = 4  # a cut that keeps less than the limit divided by this was made under a lower limit
-_MESSAGE_BYTES = 16  # most tokens that a template adds to a message
-_PROMPT_BYTES = 256  # most tokens that a template adds to a prompt
-_TOOL_BYTES = 64  # most tokens that a template adds to a tool
-_SUMMARY_PROMPT_TOKENS = 512  # the instructions and the previous summary
+_LOW_WATER = 2  # the limit is divided by this number for the size that a cut keeps
+_TOO_LITTLE = 4  # A cut that keeps less than the limit divided by this number was made under a lower limit.
+_MESSAGE_BYTES = 16  # the most tokens that a template adds to a message
+_PROMPT_BYTES = 256  # the most tokens that a template adds to a prompt
+_TOOL_BYTES = 64  # the most tokens that a template adds to a tool
+_SUMMARY_PROMPT_TOKENS = 512  # the size of the instructions and the previous summary
 
 SUMMARY_HEADING = "Summary of the conversation so far:"
 _SUMMARY_INSTRUCTIONS = """\
@@ -49,7 +50,10 @@ class Eviction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryPolicy:
-    """The limits of a conversation in a prompt; 0 messages is no limit, 0 tokens is the context window."""
+    """The limits of a conversation in a prompt.
+
+    A `max_messages` of 0 means no limit. A `max_tokens` of 0 means that the context window is the limit.
+    """
 
     max_messages: int = 0
     max_tokens: int = 0
@@ -58,7 +62,10 @@ class MemoryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The summary of the oldest `message_count` messages; without a text they were evicted only."""
+    """The summary of the oldest `message_count` messages.
+
+    An empty `text` means that the messages were evicted without a summary.
+    """
 
     text: str
     message_count: int
@@ -67,7 +74,7 @@ class Summary:
 def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[int, ...]:
     """Return the positions at which the history may be cut, ascending, from 0.
 
-    The last cut keeps nothing; it is missing if the new turn does not begin with a question.
+    The last cut keeps nothing of the history. It is missing if the new turn does not begin with a question.
     """
     messages = [*history, *(message for message in new_turn if message.role is not Role.SYSTEM)]
     cuts = [0]
@@ -77,26 +84,28 @@ def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[in
             cuts.append(position)
         if message.role is Role.TOOL:
             call = called_at.get(message.tool_call_id, len(messages))
-            cuts = [cut for cut in cuts if cut <= call]  # a cut after the call would part the two
+            cuts = [cut for cut in cuts if cut <= call]  # A later cut would separate the result from its call.
         called_at.update((call.id, position) for call in message.tool_calls)
     return tuple(cuts)
 
 
 def _begins_turn(messages: Sequence[Message], position: int, end: int) -> bool:
-    """Return whether a stored turn begins at a position, or the new turn at the `end` of the history."""
+    """Return whether a stored turn begins at a position, or the new turn if the position is the history's `end`."""
     if not 0 < position <= end or messages[position].role is not Role.USER:
         return False
     return position == end or messages[position - 1].role is not Role.USER
 
 
 def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int = 0) -> int:
-    """Return the cut for a limit: the first if all fits, else the previous if it still fits, else at half the limit.
+    """Return the first cut if everything fits the limit, else the previous cut if it still fits, else a new cut.
+
+    A new cut keeps at most half of the limit if possible.
 
     Args:
-        cuts: The positions for a cut; the first is the present beginning of the history.
+        cuts: The positions for a cut; the first is the present start of the history.
         sizes: The size of each message of the history, in the limit's unit.
         limit: The largest size to keep.
-        before: The position of the previous cut, 0 without a previous cut.
+        before: The position of the previous cut, or 0 if there was no previous cut.
     """
     fitting = cut_by_size(cuts, sizes, limit)
     if fitting in (cuts[0], cuts[-1]):
@@ -110,67 +119,76 @@ def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int =
 
 
 def cut_by_size(cuts: Sequence[int], sizes: Sequence[int], limit: int) -> int:
-    """Return the first cut that keeps at most `limit`."""
-    kept = [*accumulate(reversed(sizes), initial=0)][::-1]  # from each position to the end
+    """Return the first cut that keeps at most `limit`, or the last cut if every cut keeps more."""
+    kept = [*accumulate(reversed(sizes), initial=0)][::-1]  # the total size from each position to the end
     return next((cut for cut in cuts if kept[cut] <= limit), cuts[-1])
 
 
 def cut_at(cuts: Sequence[int], position: int) -> int:
-    """Return the last cut that loses nothing from `position` on."""
+    """Return the last cut at or before `position`."""
     return max(cut for cut in cuts if cut <= position)
 
 
 def cuts_from(cuts: Sequence[int], start: int) -> tuple[int, ...]:
-    """Return the cuts from `start` on."""
+    """Return the cuts at or after `start`."""
     return tuple(cut for cut in cuts if cut >= start)
 
 
 def counted_text(message: Message) -> str:
-    """Return the text of a message that every template shows."""
+    """Return the part of a message's text that every template shows."""
     calls = [f"{call.name} {call.arguments_json}" for call in message.tool_calls]
     return "\n".join([message.content, *calls])
 
 
 def with_images(texts: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the tokens of messages, given the tokens of their texts; the tokens of images are estimated."""
+    """Return the token counts of messages: the given count of each text plus an estimate for its images."""
     return tuple(
         tokens + images.ESTIMATED_TOKENS * len(message.images) for tokens, message in zip(texts, messages, strict=True)
     )
 
 
 def byte_count(message: Message) -> int:
-    """Return an upper bound for a message's tokens: the bytes of its text, and the most tokens of its images."""
+    """Return an upper bound for a message's token count.
+
+    The bound is the size of its text in bytes, plus the most tokens of its images.
+    """
     texts = [message.content, message.reasoning, message.name, message.tool_call_id]
     texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments_json)]
     return sum(len(text.encode()) for text in texts) + images.MOST_TOKENS * len(message.images)
 
 
 def most_tokens(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
-    """Return an upper bound for the tokens of a prompt, from its bytes."""
+    """Return an upper bound for the token count of a prompt, based on its size in bytes."""
     described = sum(len(f"{tool.name}{tool.description}{tool.parameters_json}".encode()) for tool in tools)
     said = sum(byte_count(message) + _MESSAGE_BYTES for message in messages)
     return _PROMPT_BYTES + said + 2 * described + _TOOL_BYTES * len(tools)
 
 
 def output_tokens(max_tokens: int, window: int) -> int:
-    """Return the tokens to reserve for an answer: the requested limit, else a quarter of the window, at most 2048."""
+    """Return the number of tokens to reserve for an answer.
+
+    It is the requested limit, or else a quarter of the window, but at most 2048.
+    """
     return max_tokens or min(DEFAULT_OUTPUT_TOKENS, window // 4)
 
 
 def summary_tokens(window: int) -> int:
-    """Return the most tokens of a summary; a window of 0 is unknown."""
+    """Return the token limit of a summary. A `window` of 0 means that the context window is unknown."""
     if window == 0:
         return SUMMARY_TOKENS
     return min(SUMMARY_TOKENS, window // 8)
 
 
 def summary_room(window: int) -> int:
-    """Return the most tokens of the messages to summarize; the summary and its instructions need room too."""
+    """Return the token limit of the messages to summarize, with room left for the summary and instructions."""
     return max(window // 2, window - SUMMARY_TOKENS - _SUMMARY_PROMPT_TOKENS)
 
 
 def remembered(summary: Summary | None, kept: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the history that the model sees: the summary of the evicted messages, then the kept messages."""
+    """Return the history that the model sees.
+
+    It consists of the summary of the evicted messages, if there is a summary, and the kept messages.
+    """
     if summary is None or not summary.text:
         return tuple(kept)
     return (Message(Role.USER, content=f"{SUMMARY_HEADING}\n\n{fenced(summary.text)}"), *kept)
@@ -181,7 +199,8 @@ def summary_request(
 ) -> tuple[Message, ...]:
     """Return the conversation that asks a model to summarize evicted messages and the previous summary.
 
-    Beyond `room` tokens the oldest messages are left out; a single message that is too long loses its end.
+    If the messages exceed `room` tokens, the oldest messages are left out. If the newest message alone is too long, its
+    end is left out.
     """
     said: list[str] = []
     for message, count in zip(reversed(gone), reversed(tokens), strict=True):

@@ -1,4 +1,4 @@
-"""The messages of a prompt."""
+"""Builds the messages of a prompt."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence[Message]) -> tuple[Message, ...]:
     """Join the system prompt, the stored conversation, the new turn and its transcript.
 
-    Context of the user's role goes into the last user message, or the first; else it is a message of its own before the
-    last user message, or after the system prompt. A summary in the user's role goes into the user message after it,
-    since many templates want users and assistants to take turns. A raw prompt has no messages, and nothing joins it.
+    If the context has the user's role, it is added to the last user message, or to the first user message if the policy
+    places context after the system prompt. Otherwise the context is a separate message before the last user message, or
+    directly after the system prompt. A summary in the user's role is added to the user message that follows it, since
+    many templates require that users and assistants take turns. A raw prompt has no messages, and nothing is added.
     """
     if request.text_prompt:
         return ()
@@ -44,7 +45,7 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
 
 def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
-    """Return the history and a turn, with a summary inside the user message after it."""
+    """Return the history and a turn. A summary is added to the user message that follows it."""
     messages = [*prepared.history, *given]
     has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
     if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
@@ -64,7 +65,7 @@ def _put_context(request: Request, messages: list[Message], context: Message) ->
 
 
 def _after(text: str, message: Message) -> Message:
-    """Return a message with a text before its own."""
+    """Return a message with a text inserted before its content."""
     content = _join_parts([text, message.content])
     return replace(message, content=content, images=shifted(message.images, len(content) - len(message.content)))
 
@@ -74,9 +75,10 @@ def _join_parts(parts: Sequence[str]) -> str:
 
 
 def schema_prompt(request: Request) -> str:
-    """Return the output's schema in words for the system prompt; empty when the prompt leaves it out.
+    """Return the text that describes the output's schema in the system prompt.
 
-    The same schema gives the same text, at the end of the system prompt, so that its tokens are cached.
+    The text is empty if the prompt leaves the schema out. The same schema always yields the same text, at the end of
+    the system prompt, so that its tokens can be cached.
     """
     output = request.output
     is_in_context = request.context is not None and request.context.includes_schema
@@ -88,7 +90,7 @@ def schema_prompt(request: Request) -> str:
 
 
 def is_schema_left_out(output: OutputContract) -> bool:
-    """Return whether a schema is too large to be shown by default."""
+    """Return whether the schema of an output is left out of the prompt because it is too large."""
     is_auto = output.schema_in_prompt is SchemaInPrompt.AUTO
     return (
         is_auto and output.decoder_constraint and len(_shown(output.shown_schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
@@ -97,7 +99,10 @@ def is_schema_left_out(output: OutputContract) -> bool:
 
 @lru_cache(maxsize=64)
 def _shown(schema_json: str) -> str:
-    """Write a schema for the model: as a form, else as compact JSON; empty when it allows anything."""
+    """Return the text that shows a schema to the model: a form if possible, else compact JSON.
+
+    The text is empty if the schema allows any value.
+    """
     try:
         schema = parse_json(schema_json, is_rewritable=True)
     except JsonTextError:
@@ -112,9 +117,9 @@ def _shown(schema_json: str) -> str:
 
 
 def context_message(request: Request, retrieved: Message | None, tools: Sequence[ToolDefinition]) -> Message | None:
-    """Return the retrieved context with the offered tools and the output schema, where the policy includes them.
+    """Return the retrieved context with the offered tools and the output schema, if the policy includes them.
 
-    They are shown even without retrieved context. Returns None for an empty message.
+    The tools and the schema are shown even if no context was retrieved. Returns None if the message would be empty.
     """
     role = Role.USER
     if request.context is not None:
@@ -145,7 +150,7 @@ def _tool_line(tool: ToolDefinition) -> str:
 
 
 def with_prepared(request: Request, prepared: Prepared) -> Request:
-    """Return the request of a plan's steps: its prompt is assembled, and it contains the stored conversation."""
+    """Return the request for a plan's steps, with the assembled system prompt and the stored conversation."""
     first, *others = request.messages
     if first.role is Role.SYSTEM:
         messages = [first, *_conversation(prepared, others)]
@@ -156,7 +161,7 @@ def with_prepared(request: Request, prepared: Prepared) -> Request:
 
 
 def feedback_message(violations: Sequence[str]) -> Message:
-    """Return the message that lists the violations for the model."""
+    """Return the message that reports the violations to the model."""
     lines = ["Your answer is not right:", *(f"- {violation}" for violation in violations[:20])]
     lines.append("Answer again, and give only the corrected answer.")
     return Message(Role.USER, content="\n".join(lines))
@@ -168,7 +173,7 @@ def answer_now_message() -> Message:
 
 
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
-    """Return the user's last message, the query for retrieval; empty without a user message."""
+    """Return the user's last message as the query for retrieval, or an empty string if there is no user message."""
     for message in reversed((*history, *request.messages)):
         if message.role is Role.USER:
             return message.content

@@ -1,9 +1,9 @@
 """Templates of system prompts: text with `{{ name }}`, `{{ session.key }}` and `{% if name %}`, and nothing else.
 
-They are a bounded subset of Jinja: no loops, calls, filters or attributes, so rendering takes linear time and executes
-no code. Values are inserted as plain text, even if they look like a template. Every variable must be given, even in a
-branch not taken. The values of `session` come from the conversation's state: a condition on a missing value is false,
-and inserting a missing value is an error.
+The templates are a bounded subset of Jinja without loops, calls, filters or attributes, so rendering takes linear time
+and executes no code. Values are inserted as plain text, even if they look like a template. Every variable must be
+given, even if it occurs only in a branch that is not taken. The values of `session` come from the conversation's state.
+A condition on a missing value is false, and inserting a missing value is an error.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blo
 
 
 class PromptTemplateError(ValueError):
-    """The template is malformed, or its variables are wrong; the message names the line or the variable."""
+    """Raised if the template is malformed, or if its variables are wrong.
+
+    The message names the line or the variable.
+    """
 
 
 class _Missing:
-    """A missing session value: false in a condition, an error as text."""
+    """A missing session value, which is false in a condition and raises PromptTemplateError when it is inserted."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -60,7 +63,7 @@ class _Missing:
 
 
 class _FalseText(str):
-    """The JSON of a value such as `false` or `null`: false in a condition, though it is not empty."""
+    """The JSON text of a value such as `false` or `null`, which is false in a condition but not empty."""
 
     __slots__ = ()
 
@@ -69,11 +72,11 @@ class _FalseText(str):
 
 
 class PromptTemplate:
-    """A checked template; raises PromptTemplateError for an invalid source.
+    """A checked template. The constructor raises PromptTemplateError if the source is invalid.
 
     Attributes:
-        names: Its variables, each of which must be given.
-        session_keys: The keys of the session values that it reads.
+        names: The variables of the template, each of which must be given.
+        session_keys: The keys of the session values that the template reads.
     """
 
     def __init__(self, source: str) -> None:
@@ -93,10 +96,10 @@ class PromptTemplate:
         self.names = frozenset(node.name for node in tree.find_all(nodes.Name)) - keys.keys()
 
     def render(self, variables: Mapping[str, str], session: Mapping[str, str] = _NO_STATE) -> str:
-        """Render the template; the variables must match `names` exactly, `session` has the conversation's values.
+        """Render the template. The variables must match `names` exactly.
 
-        Session values are JSON documents: a string is inserted as its text, any other value as JSON. In a condition,
-        false, null, zero and empty values are false.
+        `session` contains the conversation's values, which are JSON documents. A string is inserted as its text, and
+        any other value as JSON. In a condition, false, null, zero and empty values are false.
         """
         if missing := sorted(self.names - variables.keys()):
             raise PromptTemplateError(f"variable {missing[0]!r} is missing")
@@ -127,7 +130,10 @@ def _session_value(session: Mapping[str, str], key: str) -> object:
 
 
 def _name_session_values(node: nodes.Node) -> dict[str, str]:
-    """Make a variable of each `session.key` and `session["key"]`; returns the keys by the variables' names."""
+    """Replace each `session.key` and `session["key"]` by a variable.
+
+    Returns the keys by the names of their variables.
+    """
     keys: dict[str, str] = {}
 
     def rename_fields(parent: nodes.Node) -> None:
@@ -149,7 +155,7 @@ def _name_session_values(node: nodes.Node) -> dict[str, str]:
 
 
 def _named(node: nodes.Node, keys: dict[str, str]) -> nodes.Node:
-    """Return the variable in place of a session value; any other node stays."""
+    """Return the variable that replaces a session value, or the node itself if it is not a session value."""
     if isinstance(node, nodes.Name) and node.name.startswith(_SESSION_VALUE):
         raise PromptTemplateError(f"line {node.lineno}: a variable may not be named {node.name!r}")
     key = _session_key(node)
@@ -162,7 +168,7 @@ def _named(node: nodes.Node, keys: dict[str, str]) -> nodes.Node:
 
 
 def _session_key(node: nodes.Node) -> str | None:
-    """Return the key of a session value; None for any other node."""
+    """Return the key of a session value, or None if the node is not a session value."""
     if not isinstance(node, nodes.Getattr | nodes.Getitem):
         return None
     if not isinstance(node.node, nodes.Name) or node.node.name != _SESSION:

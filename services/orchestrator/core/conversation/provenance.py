@@ -1,4 +1,4 @@
-"""Tracks the authors of a run's texts, so that tools are not called with untrusted text."""
+"""Tracks the authors of a run's texts, so that tools are not called with text from untrusted sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def provenance_of(request: Request, prepared: Prepared) -> Provenance:
     known = Provenance()
     known.trust(prepared.system_prompt)
     history = prepared.history
-    if len(history) > prepared.history_end - prepared.history_start:  # a leading summary may repeat any author
+    if len(history) > prepared.history_end - prepared.history_start:  # A leading summary may repeat text of any author.
         known.distrust(history[0].content, _SUMMARY)
         history = history[1:]
     known.add_history((*history, *request.messages))
@@ -25,8 +25,8 @@ def provenance_of(request: Request, prepared: Prepared) -> Provenance:
 
 
 def add_rounds(known: Provenance, prepared: Prepared, transcript: Sequence[Message]) -> None:
-    """Add the retrieved context of a run, and the results of the tools that it called."""
+    """Add the retrieved context of a run, and the results of its tool calls."""
     if prepared.context_message is not None:
         known.distrust(prepared.context_message.content, CONTEXT)
-    # The other messages of a transcript repeat the model.
+    # The other messages of a transcript repeat text of the model.
     known.add_messages(message for message in transcript if message.role in (Role.ASSISTANT, Role.TOOL))

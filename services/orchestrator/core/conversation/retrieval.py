@@ -1,4 +1,4 @@
-"""The confidence that retrieved chunks answer a question: by their scores, or by a model that is asked."""
+"""The confidence that retrieved chunks answer a question, from their scores or from a model's judgment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pagantic_common.domain.text.scoring import MAX_QUERY_CHARS, coverage_of
 from services.orchestrator.core.model.request import Request
 
 YES_OR_NO: Final = ("Yes", "No")
-FRACTIONS = frozenset({"keyword"})  # score kinds that measure the matched fraction of a query, in [0, 1]
+FRACTIONS = frozenset({"keyword"})  # kinds of scores that measure the matched fraction of a query, in [0, 1]
 
 
 def retrieval_confidence(query: str, chunks: Sequence[Chunk]) -> float | None:
-    """Return the mean score if all scores are fractions, else the fraction of query terms found; None without chunks.
+    """Return the mean score if all scores are fractions, or else the fraction of query terms found in the chunks.
 
-    Other scores have no scale: BM25 is unbounded, a cosine may be negative, and reciprocal ranks only give an order.
+    Returns None if there are no chunks. Scores that are not fractions have no scale: BM25 is unbounded, a cosine may be
+    negative, and reciprocal ranks only give an order.
     """
     if not chunks:
         return None
@@ -31,8 +32,8 @@ def retrieval_confidence(query: str, chunks: Sequence[Chunk]) -> float | None:
 def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Message, ...]:
     """Return the conversation that asks whether chunks contain the answer to a question.
 
-    The chunks come first, as in the prompt of the answer, which can then share the prefix. They are quoted in any
-    role, so that a chunk cannot answer in place of the model.
+    The chunks come first, as in the prompt for the answer, so that both prompts can share a prefix. The chunks are
+    quoted in any role, so that a chunk cannot answer in place of the model.
     """
     yes, no = YES_OR_NO
     asked = (
@@ -43,9 +44,9 @@ def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Mess
 
 
 def refusal_of(request: Request, probability: float | None) -> Failure | None:
-    """Return the failure if the chunks are too unlikely to contain the answer; None if the request may proceed.
+    """Return a failure if the chunks are too unlikely to contain the answer, or None if the request may proceed.
 
-    A probability of None is unknown.
+    A `probability` of None means that the probability is unknown.
     """
     policy = request.context
     if policy is None or policy.answerability is None or probability is None:

@@ -1,7 +1,7 @@
 """Writes a JSON Schema as a form: an object type with a comment for each field.
 
-Small models get far more fields right from a form than from the schema itself. A schema that no form can show keeps its
-own text.
+Small models get far more fields right with a form than with the schema itself. If a form cannot express a schema, the
+schema is shown unchanged.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _TYPES = frozenset({"string", "number", "integer", "boolean", "null"})
 
 
 class _NoFormError(Exception):
-    """A form cannot show the schema."""
+    """Raised if a form cannot express the schema."""
 
 
 def form_of(schema: Any) -> str | None:
-    """Return the form of an object or array schema; None if the form cannot express the whole schema."""
+    """Return the form of an object or array schema, or None if a form cannot express the whole schema."""
     if not isinstance(schema, dict) or not schema.keys() & {"properties", "items"}:
         return None
     try:
         form = _Writer(schema).type_of(schema, 0, 0)
-    except (_NoFormError, AttributeError, TypeError):  # a malformed schema too: the compiler reports its error
+    except (_NoFormError, AttributeError, TypeError):  # or a malformed schema: the compiler reports its error
         return None
     comment = _comment_of(schema)
     if not comment:
@@ -46,7 +46,7 @@ def form_of(schema: Any) -> str | None:
 
 
 class _Writer:
-    """Writes the form of one schema; references are followed, up to MAX_FIELDS fields in all."""
+    """Writes the form of one schema. References are followed, up to a total of MAX_FIELDS fields."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -101,7 +101,7 @@ class _Writer:
 
 
 def _alternatives_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the schemas of a union; None if the schema is not a union."""
+    """Return the alternative schemas of a union, or None if the schema is not a union."""
     for union in ("anyOf", "oneOf"):
         if union in schema:
             found: list[Any] = schema[union]
@@ -112,7 +112,7 @@ def _alternatives_of(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _comment_of(schema: Any) -> str:
-    """Return title, description and bounds in one line."""
+    """Return the title, the description and the bounds of a schema in one line."""
     if not isinstance(schema, dict):
         return ""
     words = [schema[name] for name in ("title", "description") if isinstance(schema.get(name), str)]

@@ -1,1 +1,1 @@
-"""One execution: its lifecycle, its machine, and its journal entries."""
+"""An execution: its lifecycle, its state machine, and its journal entries."""

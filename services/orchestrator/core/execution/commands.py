@@ -1,4 +1,4 @@
-"""The commands of a run, and the input that answers each."""
+"""The commands of a run, and the input that answers each command."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from services.orchestrator.core.model.voting import Voting
 
 @dataclass(frozen=True, slots=True)
 class CheckInput:
-    """Have the guards of the deployment read the request."""
+    """The command to have the deployment's guards check the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Resolve history, context, tools and constraint."""
+    """The command to resolve the history, the context, the tools and the constraint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Run an inference; a `retry` above 0 waits first. `text_prompt` replaces the messages.
+    """The command to run an inference, after a wait if `retry` is above 0. A `text_prompt` replaces the messages.
 
-    With `is_streamed` the text streams to the caller; calls of `client_tools` always do. `max_tokens` 0 and
-    `temperature` None use the hints.
+    If `is_streamed` is set, the text is streamed to the caller. Calls of `client_tools` are always streamed. A
+    `max_tokens` of 0 and a `temperature` of None select the values of the hints.
     """
 
     messages: tuple[Message, ...]
@@ -58,7 +58,7 @@ class Infer:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Run the replicas of one prompt, each enforced as it ends."""
+    """The command to run the replicas of one prompt, and to enforce the output of each replica as it ends."""
 
     messages: tuple[Message, ...]
     engine_text: str
@@ -70,7 +70,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Score the labels of each question with the model; `calibration` is a name, empty for no calibration."""
+    """The command to score the labels of each question with the model.
+
+    `calibration` is the name of a calibration, or an empty string for no calibration.
+    """
 
     messages: tuple[Message, ...]
     questions: tuple[AskedQuestion, ...]
@@ -79,14 +82,14 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Run the calls of one round, which are independent of each other."""
+    """The command to run the calls of one round, which are independent of each other."""
 
     calls: tuple[ToolCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Enforce:
-    """Run the constraint pipeline on an output."""
+    """The command to run the constraint pipeline on an output."""
 
     output: str
     is_decoder_enforced: bool
@@ -94,19 +97,22 @@ class Enforce:
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Have the planner make a plan for the request."""
+    """The command to have the planner make a plan for the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Run the steps of an accepted plan."""
+    """The command to run the steps of an accepted plan."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Deliver the response and add the messages of `turn` to the conversation; `turn` is empty if the turn failed."""
+    """The command to deliver the response, and to add the messages of `turn` to the conversation.
+
+    `turn` is empty if the turn failed.
+    """
 
     response: Response
     turn: tuple[Message, ...] = ()
@@ -114,7 +120,7 @@ class Finish:
 
 Command = CheckInput | Prepare | Infer | Sample | Decide | RunTools | Enforce | MakePlan | RunPlan | Finish
 
-# The answer to each command. Failed answers every command except Finish, which has no answer.
+# Maps each command to its answer. Failed answers every command except Finish, which has no answer.
 ANSWER_OF: Mapping[type[Command], type[Input]] = MappingProxyType(
     {
         CheckInput: InputChecked,

@@ -1,4 +1,4 @@
-"""Ends a run with an answer or with a failure, and builds the response."""
+"""Ends a run with an answer or a failure, and builds the response."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from services.orchestrator.core.plans.result import content_of, final_result
 
 
 def move(run: Run, target: State, reason: str, command: Command | None = None) -> Outcome:
-    """Make a transition with the next command; a move without a command must be followed by another move.
+    """Make a transition, and set the next command. A move without a command must be followed by another move.
 
-    Raises IllegalTransitionError for a transition that the lifecycle's table lacks.
+    Raises IllegalTransitionError if the lifecycle's table lacks the transition.
     """
     check_transition(run.state, target)
     transition = Transition(run.state, target, run.attempt, reason)
@@ -36,7 +36,7 @@ def move(run: Run, target: State, reason: str, command: Command | None = None) -
 
 
 def ask(run: Run, command: Command) -> Outcome:
-    """Ask for the next command without a transition."""
+    """Set the next command without a transition."""
     return Outcome(replace(run, outstanding=command))
 
 
@@ -47,7 +47,7 @@ def complete(run: Run, reason: str) -> Outcome:
 
 
 def _with_finish_reason(run: Run, response: Response) -> Response:
-    """Set the finish reason of a vote or a plan, which have no single output."""
+    """Set the finish reason of a vote or a plan, which has no single output."""
     if response.finish_reason is not None or not run.model:
         return response
     reason = FinishReason.STOP
@@ -58,7 +58,7 @@ def _with_finish_reason(run: Run, response: Response) -> Response:
 
 
 def _with_confidence(run: Run, response: Response) -> Response:
-    """Fill in the confidence of the retrieved context, if the response has no other."""
+    """Set the confidence to that of the retrieved context, unless the response already has a confidence."""
     if response.confidence is not None:
         return response
     confidence = retrieval_confidence_of(run)
@@ -68,14 +68,17 @@ def _with_confidence(run: Run, response: Response) -> Response:
 
 
 def abstain(run: Run, reason: str) -> Outcome:
-    """End a run with an abstention; the answer is not from a model, and not validated."""
+    """End a run with an abstention, an answer that does not come from a model and is not validated."""
     response = replace(_response(run), finish_reason=FinishReason.STOP)
     response = _with_confidence(run, with_abstention(response))
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
 
 
 def fail(run: Run, failure: Failure) -> Outcome:
-    """End a run with a failure. The conversation keeps the text streamed before a cancellation, marked as cut."""
+    """End a run with a failure.
+
+    If the run was cancelled, the conversation keeps the text streamed before, marked as cut.
+    """
     if run.last_failure is not None and run.last_failure != failure:
         failure = failure.because_of(run.last_failure)
     run = replace(run, last_failure=failure, count=run.count and replace(run.count, agreement=0.0))
@@ -100,11 +103,11 @@ def _reason_of(failure: Failure) -> str:
 
 
 def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Message, ...]:
-    """Return the messages that a stored conversation gains."""
+    """Return the messages that are added to a stored conversation."""
     if not run.request.is_turn:
         return ()
     asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
-    if not response.content or run.handed_over:  # the turn has the text that came with the calls
+    if not response.content or run.handed_over:  # The turn already has the text sent with the calls.
         return (*asked, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
     return (*asked, *run.turn, answer)
@@ -115,7 +118,7 @@ def _response(run: Run) -> Response:
     enforcement = run.best
     if run.handed_over:
         output = run.output
-    if run.streamed is not None or run.handed_over:  # these deliver the latest output, not the best earlier attempt
+    if run.streamed is not None or run.handed_over:  # Deliver the latest output, not the best earlier attempt.
         enforcement = None
     confidence, source = confidence_of(run.request, enforcement, run.count)
     response = Response(
@@ -170,7 +173,7 @@ def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) ->
 def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
     if run.plan is not None:
         return tuple(warning for result in run.results for warning in result.warnings)
-    if run.handed_over:  # attempts before do not count
+    if run.handed_over:  # Earlier attempts do not count.
         return _truncation_warnings(run)
     if run.cut is not None:
         return (truncation_warning(run.cut),)
@@ -182,7 +185,7 @@ def _warnings(run: Run) -> tuple[ResponseWarning, ...]:
 
 
 def _guard_warnings(run: Run) -> tuple[ResponseWarning, ...]:
-    """Return the guards' warnings about the texts of the run, including discarded attempts."""
+    """Return the guards' warnings about the texts of the run, including the texts of discarded attempts."""
     return (*run.warnings, *(warning for record in run.records for warning in record.warnings))
 
 

@@ -1,4 +1,4 @@
-"""The events of an execution: the stored events of its timeline, and streamed text."""
+"""The events of an execution: the stored events of its timeline, and the streamed text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class InferencePurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InferenceStart:
-    """An inference began."""
+    """The start of an inference."""
 
     message_count: int
     tool_defs_count: int
@@ -44,7 +44,10 @@ class InferenceStart:
 
 @dataclass(frozen=True, slots=True)
 class InferenceEnd:
-    """An inference ended; `model` is the alias that served it or empty; `cached_tokens` are a part of `tokens_in`."""
+    """The end of an inference.
+
+    `model` is the alias that served it, or an empty string. `cached_tokens` is included in `tokens_in`.
+    """
 
     tokens_in: int
     tokens_out: int
@@ -57,7 +60,7 @@ class InferenceEnd:
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """A tool call began."""
+    """The start of a tool call."""
 
     tool_name: str
     tool_call_id: str
@@ -66,7 +69,7 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnd:
-    """A tool call ended."""
+    """The end of a tool call."""
 
     tool_name: str
     tool_call_id: str
@@ -77,21 +80,21 @@ class ToolEnd:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequested:
-    """A tool call waits for an approval."""
+    """The start of a tool call's wait for an approval."""
 
     approval: Approval
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalResolved:
-    """A tool call waits no longer."""
+    """The end of a tool call's wait for an approval."""
 
     approval: Approval
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRetrieved:
-    """Context was retrieved."""
+    """The retrieval of context."""
 
     collection: str
     chunk_count: int
@@ -101,7 +104,7 @@ class ContextRetrieved:
 
 @dataclass(frozen=True, slots=True)
 class ContextWeighed:
-    """The model weighed whether the chunks contain the answer; unknown values are None."""
+    """The model's estimate of whether the chunks contain the answer. A value of None is unknown."""
 
     min_probability: float
     probability: float | None = None
@@ -111,7 +114,7 @@ class ContextWeighed:
 
 @dataclass(frozen=True, slots=True)
 class RepairApplied:
-    """A stage repaired the output."""
+    """The repair of an output by a stage."""
 
     stage: Stage
     repairs: tuple[str, ...]
@@ -119,14 +122,14 @@ class RepairApplied:
 
 @dataclass(frozen=True, slots=True)
 class ValidationStage:
-    """A validation stage ended."""
+    """The end of a validation stage."""
 
     report: StageReport
 
 
 @dataclass(frozen=True, slots=True)
 class StepStart:
-    """A plan step began."""
+    """The start of a plan step."""
 
     name: str
     kind: str
@@ -134,7 +137,7 @@ class StepStart:
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """A plan step ended."""
+    """The end of a plan step."""
 
     name: str
     kind: str
@@ -143,14 +146,17 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class StepRecorded:
-    """The result of a step was taken from the record of another execution."""
+    """The reuse of a step's result from the record of another execution."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class VoteCast:
-    """A replica voted or abstained; the hash is SHA-256 of its canonical JSON, hex."""
+    """The vote or the abstention of a replica.
+
+    `value_hash` is the SHA-256 of its canonical JSON in hexadecimal.
+    """
 
     replica_index: int
     value_hash: str
@@ -159,66 +165,66 @@ class VoteCast:
 
 @dataclass(frozen=True, slots=True)
 class ContentDelta:
-    """The next text of the answer; streamed, not stored."""
+    """The next piece of the answer's text, which is streamed but not stored."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """The next text of the reasoning; streamed, not stored."""
+    """The next piece of the reasoning's text, which is streamed but not stored."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """The next piece of a call of a client tool; streamed, not stored."""
+    """The next piece of a call of a client tool, which is streamed but not stored."""
 
     piece: ToolCallPiece
 
     @property
     def text(self) -> str:
-        """Its characters."""
+        """The characters of the piece."""
         return self.piece.arguments_json
 
 
 @dataclass(frozen=True, slots=True)
 class ToolProgressed:
-    """A running tool call is so far; streamed, not stored."""
+    """The progress of a running tool call, which is streamed but not stored."""
 
     progress: ToolProgress
 
     @property
     def text(self) -> str:
-        """Its words."""
+        """The words of the progress message."""
         return self.progress.message
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceContinued:
-    """A replica was lost, and another replica continues its answer after `tokens` tokens."""
+    """The continuation of a lost replica's answer by another replica, after `tokens` tokens."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class GuardActed:
-    """A guard blocked or redacted a text, or could not check it."""
+    """The action of a guard that blocked or redacted a text, or could not check it."""
 
     report: GuardReport
 
 
 @dataclass(frozen=True, slots=True)
 class VariantAssigned:
-    """The request got a variant of an experiment."""
+    """The assignment of an experiment's variant to the request."""
 
     variant: ExperimentVariant
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
-    """The streamed text of this attempt no longer counts."""
+    """The discarding of an attempt, whose streamed text no longer counts."""
 
     attempt: int
     reason: str
@@ -226,14 +232,14 @@ class AttemptDiscarded:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The execution ended."""
+    """The end of the execution."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """An interrupted execution was resumed."""
+    """The resumption of an interrupted execution."""
 
     completed_steps: int = 0
 
@@ -306,12 +312,15 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
 )
 
 STREAMED = (ContentDelta, ReasoningDelta, ToolCallDelta, ToolProgressed)
-PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work that a resumed execution does not repeat
+PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work that a resume does not repeat
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The envelope; `sequence` has no gaps among stored events, and a text delta repeats the previous sequence."""
+    """The envelope of a payload.
+
+    `sequence` has no gaps among stored events. A text delta repeats the sequence of the event before it.
+    """
 
     correlation: CorrelationContext
     sequence: int
@@ -326,12 +335,12 @@ class Event:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it belongs to the timeline; streamed text does not."""
+        """Whether the event belongs to the timeline. Streamed text does not."""
         return not isinstance(self.payload, STREAMED)
 
 
 def count_idle_resumes(events: Sequence[Event]) -> int:
-    """Return how often an execution was resumed since its last progress."""
+    """Return the number of times that an execution was resumed since its last progress."""
     count = 0
     for event in events:
         if isinstance(event.payload, Resumed):

@@ -1,4 +1,4 @@
-"""The inputs of a run: the answers to its commands, and failures."""
+"""The inputs of a run: the answers to its commands, including failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ GuardWarnings = tuple[ResponseWarning, ...]
 
 @dataclass(frozen=True, slots=True)
 class InputChecked:
-    """The guards let a request pass; `texts` are its texts in order if a guard redacted some, else empty."""
+    """The result of the guards for a request that they did not block.
+
+    `texts` contains all texts of the request in order if a guard redacted any of them, and is empty otherwise.
+    """
 
     texts: tuple[str, ...] = ()
     warnings: GuardWarnings = ()
@@ -28,9 +31,10 @@ class InputChecked:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """An inference ended; `score_usage` is the usage of weighing whether the sources contain the answer.
+    """The result of an inference.
 
-    The output is the guarded output, and `warnings` are the guards' warnings.
+    `output` is the output after the guards, and `warnings` are the guards' warnings. `score_usage` is the usage of
+    estimating whether the sources contain the answer.
     """
 
     output: InferenceOutput
@@ -40,21 +44,21 @@ class Inferred:
 
 @dataclass(frozen=True, slots=True)
 class ToolsRan:
-    """All calls of one round ended, in call order."""
+    """The results of all calls of one round, in call order."""
 
     records: tuple[ToolCallRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """The constraint pipeline ended."""
+    """The result of the constraint pipeline."""
 
     enforcement: Enforcement
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The end of one replica: the enforcement of its output, or a failure."""
+    """The result of one replica: the enforcement of its output, or a failure."""
 
     index: int
     enforcement: Enforcement | None = None
@@ -62,19 +66,22 @@ class Replica:
 
     @property
     def is_valid_vote(self) -> bool:
-        """Whether the replica votes; else it abstains."""
+        """Whether the replica votes. Otherwise it abstains."""
         if self.enforcement is None or not self.enforcement.valid or self.failure is not None:
             return False
         try:
             parse_json(self.enforcement.structured_output_json, is_rewritable=True)
-        except JsonTextError:  # a number beyond a double, half of a surrogate pair: not canonical, so not comparable
+        except JsonTextError:  # A number too large for a double or half of a surrogate pair is not comparable.
             return False
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The replicas ended, or enough of them to decide the vote; `seed` is the seed of replica 0."""
+    """The results of all replicas, or of enough replicas to decide the vote.
+
+    `seed` is the seed of replica 0.
+    """
 
     replicas: tuple[Replica, ...]
     usage: TokenUsage
@@ -85,7 +92,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The questions were scored.
+    """The scores of the questions.
 
     `logprobs` are the log-probabilities (natural logarithm) of each question's labels, `model` is the alias that
     scored them, and `calibration` is the calibration that scales them.
@@ -99,7 +106,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planner made a plan."""
+    """The plan that the planner made."""
 
     plan: Plan
     usage: TokenUsage = TokenUsage()
@@ -108,7 +115,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class PlanRan:
-    """The plan's steps ended, all or up to a failure; `enforcement` belongs to the final step's output."""
+    """The results of the plan's steps, either of all steps or of the steps up to a failure.
+
+    `enforcement` belongs to the output of the final step.
+    """
 
     results: tuple[StepResult, ...]
     records: tuple[ToolCallRecord, ...] = ()
@@ -118,10 +128,10 @@ class PlanRan:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outstanding command failed, or the execution was cancelled.
+    """The failure of the outstanding command, or the cancellation of the execution.
 
     The other fields are partial results: `records` of an unfinished turn, `results` of an unfinished plan, `replicas`
-    and `usage` of an unfinished vote, `output` of a stopped inference.
+    and `usage` of an unfinished vote, and the `output` of a stopped inference.
     """
 
     failure: Failure

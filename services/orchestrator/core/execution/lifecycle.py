@@ -1,9 +1,9 @@
-"""The lifecycle of an execution as a table; no other transition is legal.
+"""The lifecycle of an execution as a table of the legal transitions.
 
 Invariants:
-    1. COMPLETE, ERROR and CANCELLED are terminal: nothing leads out of them.
+    1. COMPLETE, ERROR and CANCELLED are terminal states: no transition leaves them.
     2. Every live state leads to ERROR and to CANCELLED.
-    3. The attempt counts the times EXECUTE was entered; the first is 1.
+    3. The attempt counts how often EXECUTE was entered, starting at 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """States of the lifecycle."""
+    """A state of the lifecycle."""
 
     INIT = "INIT"
     PLAN = "PLAN"
@@ -25,7 +25,7 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing leads out of it."""
+        """Whether no transition leaves the state."""
         return self in TERMINAL
 
 
@@ -45,14 +45,17 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class IllegalTransitionError(RuntimeError):
-    """A transition is not in the table: a programming error."""
+    """Raised if a transition is not in the table, which is a programming error."""
 
 
 class IllegalInputError(RuntimeError):
-    """An input does not answer the outstanding command: a programming error, or a journal with a hole."""
+    """Raised if an input does not answer the outstanding command.
+
+    The cause is a programming error, or a journal with a missing entry.
+    """
 
 
 def check_transition(source: State, target: State) -> None:
-    """Raise IllegalTransitionError unless the table has the transition."""
+    """Raise IllegalTransitionError unless the table contains the transition."""
     if target not in TRANSITIONS[source]:
         raise IllegalTransitionError(f"{source} does not lead to {target}")

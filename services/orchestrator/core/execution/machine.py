@@ -1,14 +1,14 @@
-"""One execution as a pure machine: an input goes in, the next command comes out.
+"""One execution as a pure machine: an input goes in, and the next command comes out.
 
-Theory of operation. `step(run, input)` returns the run after the input and the lifecycle transitions that it made.
-The run has one outstanding command, which the app carries out; its result comes back as the next input. Nothing here
-waits, performs I/O or uses randomness. The handlers of the inputs are in `phases`.
+Theory of operation. `step(run, input)` returns the run after the input, with the lifecycle transitions that it made.
+The run has one outstanding command, which the app carries out. The result of the command is the next input. Nothing
+here waits, performs I/O or uses randomness. The handlers of the inputs are in `phases`.
 
 Invariants:
     1. Every transition is in the lifecycle's table.
-    2. A live run has one outstanding command and takes its answer (`ANSWER_OF`) or Failed; a terminal run has Finish
-       and takes no input.
-    3. Tool calls that ran are in `records`, in order, whatever happens later; no call runs twice.
+    2. A live run has one outstanding command, and accepts the answer to that command (`ANSWER_OF`) or Failed. The
+       outstanding command of a terminal run is Finish, and the run accepts no input.
+    3. Tool calls that ran are in `records`, in order, whatever happens later. No call runs twice.
     4. A response with no failure satisfies its schema, is marked PARTIAL, or hands over calls.
 """
 
@@ -28,7 +28,7 @@ from services.orchestrator.core.model.request import Request
 
 
 def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
-    """Begin an admitted request; a plan is checked under `bounds`."""
+    """Start an admitted request. A plan is checked against `bounds`."""
     admitted = Transition(None, State.INIT, 1, "request admitted")
     run = Run(request=request, bounds=bounds or PlanPolicy())
     outcome = ask(run, CheckInput()) if request.is_guarded else begin_work(run)
@@ -36,7 +36,10 @@ def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
 
 
 def step(run: Run, happened: Input) -> Outcome:
-    """Take an input; raises IllegalInputError for an input that does not answer the outstanding command."""
+    """Apply an input to a run.
+
+    Raises IllegalInputError if the input does not answer the outstanding command.
+    """
     _check_answer(run, happened)
     position = run.position + (not isinstance(happened, InputChecked))
     run = replace(run, usage=run.usage + usage_of(happened), position=position)

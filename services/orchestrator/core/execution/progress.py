@@ -1,8 +1,9 @@
 """The progress of a run's outstanding command.
 
-Theory of operation. Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept beside
-the machine. The recorder adds them when it stores them, and `replay` when it reads them, so a crash, a cancellation and
-a timeout find the same account. The command's answer clears the account: from then on the machine has all results.
+Theory of operation. Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept outside
+the machine. The recorder adds them when it stores them, and `replay` adds them when it reads them, so the account is
+the same after a crash, a cancellation and a timeout. The answer to the command clears the account, because the machine
+has all results from then on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from services.orchestrator.core.model.response import (
 
 @dataclass(frozen=True, slots=True)
 class CallBegan:
-    """A tool call is about to run, for this step of a plan or, without a name, for the model's turn."""
+    """The start of a tool call, recorded before the call runs.
+
+    `step` is the step of the plan that makes the call, or an empty string for a call of the model's turn.
+    """
 
     call_id: str
     tool: str
@@ -44,7 +48,10 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallGivenUp:
-    """A tool call was abandoned before its end; it may have run. Never stored: a resumed run must not reuse it."""
+    """A tool call that was given up before its end, and that may have run.
+
+    It is never stored, because a resumed run must not reuse it.
+    """
 
     record: ToolCallRecord
     step: str = ""
@@ -52,7 +59,7 @@ class CallGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """A step of a plan ended; `enforcement` is of its output."""
+    """The end of a plan's step. `enforcement` is the enforcement of the step's output."""
 
     result: StepResult
     enforcement: Enforcement | None = None
@@ -60,7 +67,7 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True)
 class NestedInput:
-    """An input of the machine of a plan's infer step, in its run number `number` from 1."""
+    """An input of the machine of a plan's infer step. `number` is the number of the machine's run, from 1."""
 
     step: str
     number: int
@@ -73,25 +80,25 @@ Inner = StoredProgress | CallGivenUp
 
 @dataclass(slots=True)
 class InferenceProgress:
-    """The current inference of one machine, and the usage of earlier inferences without an answer.
+    """The current inference of one machine, and the usage of earlier inferences that returned no answer.
 
-    Its text is kept in pieces and joined when read: joining after every piece would take time quadratic in the length
-    of the answer.
+    The text is kept in pieces and joined when it is read, because joining it after every piece would take time
+    quadratic in the length of the answer.
 
     Attributes:
-        lost: Usage of lost or stopped inferences that no input accounts for.
+        lost: The usage of lost or stopped inferences that no input accounts for.
         calls: The position of each streamed call among the streamed calls, by its position in the turn.
     """
 
     lost: TokenUsage = TokenUsage()
     calls: dict[int, int] = field(default_factory=dict)
-    _said: InferenceOutput | None = None  # The pieces are added to it when it is read.
+    _said: InferenceOutput | None = None  # The pieces are added when it is read.
     _contents: list[str] = field(default_factory=list)
     _reasonings: list[str] = field(default_factory=list)
 
     @property
     def said(self) -> InferenceOutput | None:
-        """The output of the current inference so far; None without an inference or without output."""
+        """The output of the current inference so far, or None if there is no output."""
         if self._said is not None and (self._contents or self._reasonings):
             content = "".join([self._said.content, *self._contents])
             reasoning = "".join([self._said.reasoning, *self._reasonings])
@@ -105,7 +112,7 @@ class InferenceProgress:
         self._reasonings.clear()
 
     def add(self, delta: InferenceDelta, *, keeps_text: bool = True) -> None:
-        """Add the next piece of an inference, or only its usage."""
+        """Add the next piece of an inference. If `keeps_text` is False, add only its usage."""
         said = self._said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
         self._said = replace(said, usage=delta.usage)
         if keeps_text and delta.content:
@@ -122,17 +129,17 @@ class InferenceProgress:
         return given
 
     def charge(self, output: InferenceOutput) -> InferenceOutput:
-        """Move the usage of the lost inferences to an output."""
+        """Return an output with the usage of the lost inferences added, and reset that usage."""
         return replace(output, usage=output.usage + self.take_lost())
 
     def take_lost(self) -> TokenUsage:
-        """Return the usage of lost inferences and reset it."""
+        """Return the usage of the lost inferences, and reset it."""
         lost, self.lost = self.lost, TokenUsage()
         return lost
 
     @property
     def usage(self) -> TokenUsage:
-        """Usage of the current and the lost inferences."""
+        """The usage of the current inference and of the lost inferences."""
         if self._said is None:
             return self.lost
         return self.lost + self._said.usage
@@ -140,13 +147,13 @@ class InferenceProgress:
 
 @dataclass(slots=True)
 class Progress:
-    """A growing account of the outstanding command.
+    """A growing account of the outstanding command's progress.
 
     Attributes:
-        inner: Begun and ended work, in order.
-        replicas: The ended replicas of a vote, by index.
-        vote_usage: Usage of the vote's prompt and candidates.
-        inferences: The inference of each machine, by the step of a plan, "" for the execution's own machine.
+        inner: The work that began or ended, in order.
+        replicas: The replicas of a vote that ended, by index.
+        vote_usage: The usage of the vote's prompt and candidates.
+        inferences: The inference of each machine, by the step of a plan, or "" for the machine of the execution.
     """
 
     inner: list[Inner] = field(default_factory=list)
@@ -161,7 +168,10 @@ class Progress:
             self._end_inference(entry.step, entry.happened)
 
     def answer(self, happened: Input) -> None:
-        """Reset for the next command after an answer; the next command is charged for lost inferences."""
+        """Reset the progress after the answer to a command.
+
+        The usage of lost inferences is charged to the next command.
+        """
         self.inner.clear()
         self.replicas.clear()
         self.vote_usage = TokenUsage()
@@ -170,48 +180,51 @@ class Progress:
 
     def _end_inference(self, step: str, happened: Input) -> None:
         inference = self.inferences.pop(step, None)
-        if inference is None or isinstance(happened, Failed):  # a failure already contains the usage of its inference
+        if inference is None or isinstance(happened, Failed):  # A failure already contains this usage.
             return
         if inference.usage != TokenUsage():
             self.inferences[step] = InferenceProgress(lost=inference.usage)
 
     def inference(self, step: str) -> InferenceProgress:
-        """Return the inference of a machine."""
+        """Return the inference of a step's machine, or a new inference if the machine has no inference."""
         return self.inferences.setdefault(step, InferenceProgress())
 
     @property
     def began(self) -> tuple[CallBegan, ...]:
-        """The calls that began; each of them may have run."""
+        """The calls that began. Each of them may have run."""
         return tuple(one for one in self.inner if isinstance(one, CallBegan))
 
     @property
     def records(self) -> tuple[ToolCallRecord, ...]:
-        """The calls that ended or were abandoned, in this order."""
+        """The records of the calls that ended or were given up, in this order."""
         return tuple(one.record for one in self.inner if isinstance(one, CallEnded | CallGivenUp))
 
     @property
     def steps(self) -> tuple[StepEnded, ...]:
-        """The steps that ended, in this order."""
+        """The steps that ended, in the order in which they ended."""
         return tuple(one for one in self.inner if isinstance(one, StepEnded))
 
     @property
     def ended_replicas(self) -> tuple[Replica, ...]:
-        """The replicas of a vote that ended, by index."""
+        """The replicas of a vote that ended, in the order of their indexes."""
         return tuple(self.replicas[index] for index in sorted(self.replicas))
 
     def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
-        """Return the number of the last run of an infer step's machine, 0 without a run, and its inputs."""
+        """Return the number of the last run of an infer step's machine, and the inputs of that run.
+
+        The number is 0 if the machine has not run.
+        """
         nested = list(self._nested(step))
         number = max((one.number for one in nested), default=0)
         return number, tuple(one.happened for one in nested if one.number == number)
 
     def has_called(self, step: str) -> bool:
-        """Return whether a step of a plan has called a tool that may have run."""
+        """Return whether a step of a plan has begun a tool call that may have run."""
         unknown = {record.id for record in self.records if record.is_unknown_tool}
         return any(one.step == step and one.call_id not in unknown for one in self.began)
 
     def calls_of(self, step: str, since: int = 0) -> CallProgress:
-        """Return the calls of one machine since its last input, and after the first `since` entries."""
+        """Return the calls of one machine since its last input, ignoring the first `since` entries."""
         own: list[CallBegan | CallEnded] = []
         for one in self.inner[since:]:
             if isinstance(one, NestedInput) and one.step == step:
@@ -221,7 +234,7 @@ class Progress:
         return CallProgress(tuple(own))
 
     def usage_of_step(self, step: str) -> TokenUsage:
-        """Return the usage of a plan's step in all its runs."""
+        """Return the usage of a plan's step over all its runs."""
         inside = sum((usage_of(one.happened) for one in self._nested(step)), TokenUsage())
         inference = self.inferences.get(step, InferenceProgress())
         return inside + inference.usage
@@ -245,21 +258,21 @@ class CallProgress:
 
     @property
     def records(self) -> tuple[ToolCallRecord, ...]:
-        """The calls that ended."""
+        """The records of the calls that ended."""
         return tuple(one.record for one in self.calls if isinstance(one, CallEnded))
 
     def record_of(self, call_id: str) -> ToolCallRecord | None:
-        """Return the record of a call that ended."""
+        """Return the record of a call, or None if the call has not ended."""
         return next((record for record in self.records if record.id == call_id), None)
 
     def lost_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
-        """Return a call that must not run again: it may have run, and its tool is not idempotent."""
+        """Return a call that must not run again, or None. The call may have run, and its tool is not idempotent."""
         ended = {record.id for record in self.records}
         open_calls = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id not in ended)
         return next((one for one in open_calls if not _is_idempotent(one, tools)), None)
 
     def is_lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> bool:
-        """Return whether a call may have run and must not run again."""
+        """Return whether a call may have run and its tool is not idempotent, so that it must not run again."""
         began = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id == call_id)
         return any(not _is_idempotent(one, tools) for one in began)
 
@@ -269,18 +282,18 @@ def _is_idempotent(call: CallBegan, tools: Mapping[str, ToolDefinition]) -> bool
 
 
 def lost_call_message(tool: str) -> str:
-    """Say why a call is not run again."""
+    """Return a message with the reason that a call is not run again."""
     return f"the call of {tool!r} may have run before the orchestrator was interrupted; it is not run again"
 
 
 def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") -> Failed:
     """Return the failure of a machine's outstanding command with its partial results and their usage."""
     output = _stopped(progress.inference(step))
-    if step:  # the execution has the calls of its steps
+    if step:  # The execution has the calls of its steps.
         return Failed(failure, output=output)
     usage = progress.unended_usage()
     replicas: tuple[Replica, ...] = ()
-    if not run.replicas:  # the machine has the replicas of a counted vote
+    if not run.replicas:  # After the count, the machine has the replicas.
         replicas = progress.ended_replicas
         usage += progress.vote_usage
     known = {record.id for record in run.records}
@@ -295,7 +308,10 @@ def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") 
 
 
 def _stopped(inference: InferenceProgress) -> InferenceOutput | None:
-    """Return the output of a stopped inference with the usage of lost inferences; None if there are neither."""
+    """Return the output of a stopped inference, with the usage of lost inferences.
+
+    Returns None if there is neither output nor usage.
+    """
     said = inference.said
     if said is None and inference.lost == TokenUsage():
         return None

@@ -1,12 +1,12 @@
 """Replays the stored entries of an execution, so that it can be resumed.
 
-Theory of operation. The machine is pure, so the same request and inputs give the same run, transitions and response
-each time. Partial results of a command (a step of a plan, a tool call) are entries of their own: a resumed command does
-not repeat them.
+Theory of operation. The machine is pure, so the same request and inputs always produce the same run, transitions and
+response. Partial results of a command (a step of a plan, a tool call) have separate entries, so that a resumed command
+does not repeat them.
 
 Invariants:
     1. The first entry is Admitted; every other entry follows its cause.
-    2. Replaying all entries of an ended execution gives its transitions and its response.
+    2. Replaying all entries of an ended execution yields its transitions and its response.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from services.orchestrator.core.model.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request was admitted; its plan is checked under these bounds.
+    """The admission of a request, with the bounds that its plan is checked against.
 
-    `after_sequence` is the last event of an earlier run under the same id, 0 without an earlier run. `max_execution_s`
-    is the time limit of the execution, including interruptions; None if an earlier version admitted it.
+    `after_sequence` is the sequence of the last event of an earlier run under the same ID, or 0 if there was no earlier
+    run. `max_execution_s` is the time limit of the execution, including interruptions, or None if an earlier version
+    admitted the request.
     """
 
     request: Request
@@ -51,8 +52,8 @@ class Replay:
     """The position of an execution.
 
     Attributes:
-        admitted: Its admission.
-        outcome: The last outcome.
+        admitted: The admission of its request.
+        outcome: The outcome of the last step of its machine.
         transitions: All transitions up to now.
         progress: The progress of its outstanding command.
         is_resumed: Whether the execution ran before.
@@ -72,7 +73,7 @@ def begin(admitted: Admitted) -> Replay:
 
 
 def replay(entries: Sequence[Entry]) -> Replay:
-    """Replay an execution's entries; raises ValueError when they do not begin with its admission."""
+    """Replay an execution's entries. Raises ValueError if they do not begin with its admission."""
     first, *rest = entries or (None,)
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument

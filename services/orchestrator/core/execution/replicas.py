@@ -1,4 +1,4 @@
-"""Converts the replicas of a vote into votes, candidates or a single failure."""
+"""Converts the replicas of a vote to votes, to candidates or to a single failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.orchestrator.core.model.voting import Count
 
 
 def documents_of(replicas: Sequence[Replica]) -> dict[int, str]:
-    """Return the documents of the replicas with a valid vote, by replica."""
+    """Return the documents of the replicas with a valid vote, by replica index."""
     return {
         replica.index: replica.enforcement.structured_output_json
         for replica in replicas
@@ -21,7 +21,10 @@ def documents_of(replicas: Sequence[Replica]) -> dict[int, str]:
 
 
 def most_frequent_failure(replicas: Sequence[Replica]) -> Failure:
-    """Return the lowest replica's failure of the most frequent code; all replicas must abstain."""
+    """Return the failure with the most frequent code, as the lowest replica reported it.
+
+    All replicas must have abstained.
+    """
     failures = [failure for replica in replicas if (failure := _failure_of(replica)) is not None]
     if not failures:
         return failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, "the inference gave no candidates")
@@ -36,7 +39,7 @@ def _failure_of(replica: Replica) -> Failure | None:
 
 
 def candidates_of(replicas: Sequence[Replica], count: Count | None) -> tuple[Candidate, ...]:
-    """Return the replicas as candidates of the response, with their votes if these were counted."""
+    """Return the replicas as candidates of the response, with their votes if the votes were counted."""
     votes: dict[int, int] = {}
     if count is not None:
         votes = {index: group.votes for group in count.groups for index in group.replicas}

@@ -28,7 +28,7 @@ class DiscardedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The lifecycle moved; `source` is None at the admission."""
+    """A transition of the lifecycle. `source` is None at the admission."""
 
     source: State | None
     target: State
@@ -42,27 +42,27 @@ class Run:
 
     request: Request
     state: State = State.INIT
-    outstanding: Command | None = None  # None only inside a step
+    outstanding: Command | None = None  # None only during a machine step
     attempt: int = 1
-    position: int = 0  # Number of inputs taken, excluding those of guards.
+    position: int = 0  # the number of inputs so far, without the guards' inputs
     prepared: Prepared = field(default_factory=Prepared)
-    transcript: tuple[Message, ...] = ()  # the messages after those of the request
-    turn: tuple[Message, ...] = ()  # the messages of the transcript that a conversation keeps; no discarded attempts
+    transcript: tuple[Message, ...] = ()  # the messages after those in the request
+    turn: tuple[Message, ...] = ()  # the transcript's messages that a conversation keeps, without discarded attempts
     rounds: int = 0
     is_in_tool_phase: bool = False
-    has_tools_left: bool = True  # until the model repeats itself
-    max_tokens: int = 0  # a limit that a retry raised
+    has_tools_left: bool = True  # False once the model repeats itself
+    max_tokens: int = 0  # the limit that a retry raised, or 0
     cut: Failure | None = None  # the truncation of the current attempt
     streamed: InferenceOutput | None = None  # the partial output of a stopped inference
     seed: int | None = None
-    model: str = ""  # the alias that served
+    model: str = ""  # the alias that served the latest inference
     records: tuple[ToolCallRecord, ...] = ()
     usage: TokenUsage = TokenUsage()
     output: InferenceOutput | None = None
-    latest: tuple[ToolCallRecord, ...] = ()  # records of the last round of tool calls
+    latest: tuple[ToolCallRecord, ...] = ()  # the records of the last round of tool calls
     handed_over: tuple[ToolCall, ...] = ()  # the calls that the caller runs
     best: Enforcement | None = None
-    best_output: InferenceOutput | None = None  # the output that `best` judges
+    best_output: InferenceOutput | None = None  # the output that `best` is about
     repair_attempts: int = 0
     last_failure: Failure | None = None
     replicas: tuple[Replica, ...] = ()
@@ -73,7 +73,7 @@ class Run:
     warnings: GuardWarnings = ()
 
     def with_best(self, enforcement: Enforcement | None) -> Run:
-        """Return the run with its final enforcement."""
+        """Return the run with an enforcement as its best enforcement, and with the repairs counted."""
         if enforcement is None:
             return replace(self, best=None)
         return replace(self, best=enforcement, repair_attempts=self.repair_attempts + count_repairs(enforcement))

@@ -1,4 +1,4 @@
-"""Truncated answers: a limit or a stop text ended them too early."""
+"""Truncated answers, which a limit or a stop text ended too early."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 RAISED_LIMIT_FACTOR = 4
-_SPARE_TOKENS = 8  # a retry's prompt may be tokenized a little differently
+_SPARE_TOKENS = 8  # margin, since the tokens of a retry's prompt may differ a little
 
 TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
-CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # A cut answer has a warning with one of these.
+CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # the warning codes of a truncated answer
 
 
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
-    """Return whether a limit or a stop text cut an answer under a contract, so that only a repair could complete it."""
+    """Return whether a limit or a stop text cut off an answer that has a contract.
+
+    Such an answer is invalid, or was completed only by a repair.
+    """
     if output is None or request.output.is_empty:
         return False
     was_repaired = any(
@@ -28,7 +31,10 @@ def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforc
 
 
 def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
-    """Return the failure of an answer that was cut at `max_tokens`; 0 is the request's limit or the default."""
+    """Return the failure for an answer that was cut off at `max_tokens`.
+
+    A `max_tokens` of 0 means the limit in the request, or else the default.
+    """
     limit = max_tokens or request.hints.max_tokens
     usage = output.usage
     details = {
@@ -69,9 +75,10 @@ def is_window_full(output: InferenceOutput) -> bool:
 
 
 def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> int:
-    """Return a higher max_tokens for another attempt; 0 if a higher limit would not help.
+    """Return a higher max_tokens for another attempt, or 0 if a higher limit would not help.
 
-    It does not help if the request set the limit, the window is full, or the answer has reached its size limit.
+    A higher limit does not help if the request set the limit, if the context window is full or unknown, or if the
+    answer has reached its size limit.
     """
     usage = output.usage
     is_open = output.finish_reason is FinishReason.LENGTH and not (request.hints.max_tokens or output.max_bytes)
@@ -85,5 +92,5 @@ def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> 
 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
-    """Return the warning of a truncated response that is delivered."""
+    """Return the warning for a truncated response that is delivered."""
     return ResponseWarning(TOO_LARGE if "max_bytes" in failure.details else TRUNCATED, failure.message)

@@ -1,4 +1,4 @@
-"""The validation report of an execution, the citations of its response, and the confidence in it."""
+"""The validation report, the citations and the confidence of a response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _JSON_BEGINNING: Final = '{"in_sources"'
 def report_of(
     request: Request, enforcement: Enforcement, repair_attempts: int, *, is_cut: bool = False
 ) -> ValidationReport:
-    """Report on the delivered attempt; an attempt that a limit cut is PARTIAL, even after a repair."""
+    """Return the report on the delivered attempt.
+
+    An attempt that was cut off at a limit has the guarantee PARTIAL, even if a repair completed it.
+    """
     outcomes = [stage.outcome for stage in enforcement.stages]
     guarantee = enforcement.guarantee
     warnings = enforcement.warnings
@@ -49,7 +52,7 @@ def report_of(
 def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Response:
     """Return a response with the citations and the readable text of its answer's JSON.
 
-    It has no citations if a chunk does not support a claim, since the answer was not validated.
+    The response has no citations if any claim is not supported by its chunk, which can occur in an unvalidated answer.
     """
     claims, chunks = read_claims(response.content), run.prepared.cited_chunks
     if claims is None or not all(is_quoted(claim, chunks) for claim in claims):
@@ -58,9 +61,9 @@ def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Respon
 
 
 def with_cited_text(response: Response) -> Response:
-    """Return a response with the text for people of an answer that is cut or wrong, as it streamed.
+    """Return a response with the readable text of a truncated or invalid answer, as it was streamed.
 
-    The text may be empty. Content that is no such answer stays.
+    The text may be empty. Content that is not an answer's JSON is unchanged.
     """
     content = response.content
     text = CitedText().feed(content)
@@ -70,16 +73,17 @@ def with_cited_text(response: Response) -> Response:
 
 
 def with_abstention(response: Response) -> Response:
-    """Return a response that says that the sources do not have the answer."""
+    """Return a response which states that the sources do not contain the answer."""
     return replace(response, content=NOT_IN_SOURCES, structured_output_json=ABSTENTION_JSON)
 
 
 def confidence_of(
     request: Request, enforcement: Enforcement | None, count: Count | None
 ) -> tuple[float | None, ConfidenceSource]:
-    """Return the confidence and its source: the votes, the semantic score, or the outcome of the rules; else None.
+    """Return the confidence, or None if it is unknown, and its source.
 
-    A schema alone says nothing about the quality of an answer.
+    The confidence is based on the votes, the semantic score, or the outcome of the rules. A schema alone says nothing
+    about the quality of an answer.
     """
     if request.mode is Mode.REDUNDANT:
         return _of_votes(count)
@@ -112,7 +116,7 @@ def _outcome_of(enforcement: Enforcement, stage: Stage) -> StageOutcome | None:
 
 
 def retrieval_confidence_of(run: Run) -> float | None:
-    """Return the confidence of the context that PREPARE or the steps of a plan retrieved, after any reranking."""
+    """Return the confidence of the context that PREPARE or the plan's steps retrieved, after any reranking."""
     if run.plan is None:
         return run.prepared.retrieval_confidence
     needed = dependencies_of(run.plan)

@@ -1,1 +1,1 @@
-"""The guards of a deployment, and the texts of a request that they read."""
+"""The guards of a deployment, and the texts of a request that the guards check."""

@@ -1,4 +1,4 @@
-"""The guards of a deployment, in order, and their reports to callers, which never contain the text."""
+"""The guards of a deployment, in order, and their reports to callers. A report never contains the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.guards.plugin import GuardStage, GuardTraits
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
-MAX_KINDS = 8  # named in an event
+MAX_KINDS = 8  # the most kinds that an event names
 _PLACES: Mapping[GuardStage, str] = {
     GuardStage.INPUT: "input",
     GuardStage.TOOL_ARGUMENTS: "arguments of a tool call",
@@ -21,7 +21,7 @@ _PLACES: Mapping[GuardStage, str] = {
 
 
 class GuardAction(StrEnum):
-    """The action on a text with findings."""
+    """The action on a text that has findings."""
 
     BLOCK = "block"
     REDACT = "redact"
@@ -45,12 +45,12 @@ class GuardOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuardRule:
-    """A guard, its stages and its tenants; no tenants means all.
+    """A guard with its stages and its tenants. An empty set of tenants means all tenants.
 
     Attributes:
-        name: Its name in events and errors.
-        plugin: The name of its entry point.
-        timeout_s: The longest time for checking a text, or a part of a streamed text.
+        name: The name of the guard in events and errors.
+        plugin: The name of the plug-in's entry point.
+        timeout_s: The time limit for checking a text, or a part of a streamed text.
         options_json: The options of the plug-in, a JSON object.
     """
 
@@ -65,23 +65,23 @@ class GuardRule:
     traits: GuardTraits = field(default_factory=GuardTraits)
 
     def is_for(self, stage: GuardStage, tenant: str) -> bool:
-        """Return whether it reads the texts of a tenant at a stage."""
+        """Return whether the rule applies to the texts of a tenant at a stage."""
         return stage in self.stages and (not self.tenants or tenant in self.tenants)
 
 
 def guards_request(rules: Sequence[GuardRule], tenant: str) -> bool:
-    """Return whether any rule reads a tenant's requests, which may contain tool results."""
+    """Return whether any rule applies to a tenant's requests or to the tool results in them."""
     return any(rules_for(rules, stage, tenant) for stage in (GuardStage.INPUT, GuardStage.TOOL_RESULTS))
 
 
 def rules_for(rules: Sequence[GuardRule], stage: GuardStage, tenant: str) -> tuple[GuardRule, ...]:
-    """Return the rules for a stage, in order."""
+    """Return the rules for a tenant's texts at a stage, in order."""
     return tuple(rule for rule in rules if rule.is_for(stage, tenant))
 
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """A guard's action on the texts of one place; `kinds` lists each kind of finding once."""
+    """A guard's action on texts of one stage. `kinds` lists each kind of finding once."""
 
     guard: str
     stage: GuardStage
@@ -91,12 +91,12 @@ class GuardReport:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the text may not pass."""
+        """Whether the text is blocked."""
         return self.outcome in (GuardOutcome.BLOCKED, GuardOutcome.FAILED_CLOSED)
 
     @property
     def message(self) -> str:
-        """The message for the caller."""
+        """The message to the caller."""
         place = f"the {_PLACES[self.stage]}"
         match self.outcome:
             case GuardOutcome.BLOCKED:
@@ -110,7 +110,7 @@ class GuardReport:
 
     @property
     def failure(self) -> Failure:
-        """The failure of a blocked text; a retry may pass if the guard failed."""
+        """The failure for a blocked text. It is retryable if the guard failed."""
         failed = failure_of(
             ErrorCode.GUARD_BLOCKED,
             self.message,
@@ -120,25 +120,25 @@ class GuardReport:
 
     @property
     def warning(self) -> ResponseWarning:
-        """The warning of a response with texts that passed nevertheless."""
+        """The warning for a response whose texts passed despite the guard's action or failure."""
         code = "guard_redacted" if self.outcome is GuardOutcome.REDACTED else "guard_failed"
         return ResponseWarning(code, self.message)
 
 
 @dataclass(slots=True)
 class Tally:
-    """The findings of one rule so far in the texts of one place."""
+    """The findings so far of one rule in texts of one stage."""
 
     rule: GuardRule
     stage: GuardStage
     kinds: Counter[str] = field(default_factory=Counter)
 
     def add(self, kinds: Iterable[str]) -> None:
-        """Count findings."""
+        """Count findings by their kinds."""
         self.kinds.update(kinds)
 
     def report(self, outcome: GuardOutcome) -> GuardReport:
-        """Return the guard's report."""
+        """Return the guard's report with the findings so far."""
         kinds = tuple(sorted(self.kinds))[:MAX_KINDS]
         return GuardReport(self.rule.name, self.stage, outcome, self.kinds.total(), kinds)
 

@@ -1,4 +1,4 @@
-"""The texts of a request that guards read, in order, and the request with other texts in their places."""
+"""The texts of a request that the guards check, in order, and the replacement of these texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from services.orchestrator.core.model.request import Request, SystemPrompt
 
 @dataclass(frozen=True, slots=True)
 class GuardedText:
-    """A text; `is_untrusted` when a user or a tool says it, and neither the application nor a model."""
+    """A text of a request.
+
+    `is_untrusted` is set if the text comes from a user or a tool, rather than from the application or a model.
+    """
 
     text: str
     stage: GuardStage = GuardStage.INPUT
@@ -24,7 +27,10 @@ Change = Callable[[GuardedText], str]
 
 
 def texts_of(request: Request) -> tuple[GuardedText, ...]:
-    """Return the texts that a model may get to see; the results of tools that the caller ran are results of tools."""
+    """Return the texts that a model may see.
+
+    The results of tools that the caller ran count as tool results.
+    """
     found: list[GuardedText] = []
 
     def note(text: GuardedText) -> str:
@@ -36,7 +42,7 @@ def texts_of(request: Request) -> tuple[GuardedText, ...]:
 
 
 def with_texts(request: Request, texts: Iterator[str]) -> Request:
-    """Return the request with these texts, which are in the order of `texts_of`."""
+    """Return the request with its texts replaced by the given texts, in the order of `texts_of`."""
     return _mapped(request, lambda _text: next(texts))
 
 

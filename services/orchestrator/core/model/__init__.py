@@ -1,1 +1,1 @@
-"""The nouns of a request and its response, with their checks."""
+"""The domain types of a request and its response, with their checks."""

@@ -1,4 +1,4 @@
-"""Contracts and rules for an output."""
+"""The contract and the rules for an output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pagantic_common.domain.text.citations import CitationPolicy, schema_of
 
 
 class SchemaInPrompt(StrEnum):
-    """Whether the model sees the schema; AUTO leaves out a large schema."""
+    """Whether the schema is shown to the model. AUTO leaves out a large schema."""
 
     AUTO = "AUTO"
     ON = "ON"
@@ -18,7 +18,7 @@ class SchemaInPrompt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputContract:
-    """The form of an output, and its enforcement."""
+    """The required form of an output, and how it is enforced."""
 
     schema_json: str = ""
     grammar: str = ""
@@ -31,12 +31,15 @@ class OutputContract:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has neither a schema nor a grammar, and asks for no citations."""
+        """Whether the contract has neither a schema nor a grammar and requires no citations."""
         return not (self.schema_json or self.grammar or self.grammar_name or self.citations)
 
     @property
     def shown_schema_json(self) -> str:
-        """The schema shown to the model: its own or the citation schema; empty without a schema."""
+        """The schema shown to the model: the citation schema if citations are required, or else the contract's schema.
+
+        It is empty if there is no schema.
+        """
         if self.citations is not None:
             return schema_of(self.citations)
         return self.schema_json

@@ -1,4 +1,4 @@
-"""Questions about one input, and their answers with probabilities."""
+"""Questions about one input, and their answers with calibrated or raw probabilities."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The value as the model sees it, and as a calibration names it."""
+        """The value in the form that the model sees and that a calibration uses."""
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return self.value
@@ -47,7 +47,10 @@ PREDICATE_OPTIONS = (Option(True), Option(False))
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question; the options of a score are its levels from the lowest, and a predicate has true and false."""
+    """A question.
+
+    The options of a score are its levels, from the lowest. The options of a predicate are true and false.
+    """
 
     kind: QuestionKind
     instructions: str
@@ -57,7 +60,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The questions of a request, the limits below which a decision is an abstention, and a calibration's name."""
+    """The questions of a request, with the limits below which a decision is an abstention.
+
+    `calibration` is the name of a calibration, or an empty string for no calibration.
+    """
 
     questions: tuple[Question, ...]
     min_confidence: float = 0.0
@@ -65,7 +71,7 @@ class Decisions:
     calibration: str = ""
 
     def check(self, field: str) -> None:
-        """Raise InvalidRequest, which names the field, for invalid questions."""
+        """Raise InvalidRequest with the name of the field if the questions are invalid."""
         if not 1 <= len(self.questions) <= MAX_QUESTIONS:
             raise InvalidRequest(f"{field}.questions has {len(self.questions)} entries: 1 to {MAX_QUESTIONS} are taken")
         for name, least in (("min_confidence", self.min_confidence), ("min_label_mass", self.min_label_mass)):
@@ -78,7 +84,7 @@ class Decisions:
 
 
 class Abstention(StrEnum):
-    """Why a decision is no answer."""
+    """The reason that a decision is an abstention."""
 
     LOW_CONFIDENCE = "LOW_CONFIDENCE"
     LOW_LABEL_MASS = "LOW_LABEL_MASS"
@@ -86,7 +92,10 @@ class Abstention(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The probabilities of a question's options; `label_mass` is the model's total probability of their labels."""
+    """The probabilities of a question's options.
+
+    `label_mass` is the total probability that the model assigns to the labels of the options.
+    """
 
     kind: QuestionKind
     probabilities: tuple[float, ...]
@@ -96,17 +105,17 @@ class Decision:
 
     @property
     def index(self) -> int:
-        """The position of the likeliest option, the first of equals."""
+        """The position of the most likely option, or the first such position if several are equally likely."""
         return self.probabilities.index(self.confidence)
 
     @property
     def confidence(self) -> float:
-        """The probability of the likeliest option."""
+        """The probability of the most likely option."""
         return max(self.probabilities)
 
     @property
     def score(self) -> float:
-        """The expected value of a score: its levels have the values 0, 1, 2 and so on."""
+        """The expected value of a score, whose levels have the values 0, 1, 2 and so on."""
         return math.fsum(value * probability for value, probability in enumerate(self.probabilities))
 
 

@@ -1,4 +1,4 @@
-"""Keys of stored objects; each begins with the owning tenant."""
+"""The keys of stored objects. Each key begins with the tenant that owns the object."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Principal, Pr
 
 
 class Account(NamedTuple):
-    """A tenant, or one of its callers by name; its work is counted and charged."""
+    """The account to which work is charged: a tenant, or one caller of a tenant by name."""
 
     tenant: str
     subject: str = ""
 
     @property
     def payers(self) -> tuple[Account, ...]:
-        """The accounts to which its work is charged: this account and its tenant."""
+        """The accounts to which work is charged: this account and the account of its tenant."""
         if self.subject:
             return self, Account(self.tenant)
         return (self,)
@@ -30,7 +30,7 @@ DEFAULT_ACCOUNT = Account(DEFAULT_TENANT)
 
 
 def account_of(caller: Principal) -> Account:
-    """Return the account to which a caller's work is charged: the tenant's for a caller without identity."""
+    """Return the account of a caller. A caller without an identity is charged to the account of its tenant."""
     if caller.kind is PrincipalKind.LOCAL:
         return Account(caller.tenant)
     return Account(caller.tenant, caller.subject)

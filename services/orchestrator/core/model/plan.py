@@ -1,7 +1,8 @@
-"""Plans, their steps and the values that steps exchange.
+"""Plans, their steps, and the values that the steps exchange.
 
-A plan is linear if no step names a dependency: each step waits for the step before it. In any other plan a step waits
-only for the steps that it names. A step uses its input, else the outputs of its dependencies, else the request.
+A plan is linear if no step names a dependency: each step waits for the step before it. In any other plan, a step waits
+only for the steps that it names. The input of a step is its explicit input, else the outputs of its dependencies, else
+the request.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 MAX_STEPS = 64
-MAX_PARALLEL = 8  # steps of a plan at the same time; each may have an inference
-MAX_PARALLEL_CALLS = 16  # tool calls of an execution at the same time; they mostly wait for others
+MAX_PARALLEL = 8  # steps of a plan that run at the same time; each may run an inference
+MAX_PARALLEL_CALLS = 16  # tool calls of an execution that run at the same time; they mostly wait for other systems
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
-STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # step names are part of ids
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs.
 
 
 class StepKind(StrEnum):
@@ -40,7 +41,7 @@ class StepKind(StrEnum):
 
 
 class ValueKind(StrEnum):
-    """The kind of a value, by its field's name in the contract."""
+    """The kind of a value, named after its field in the contract."""
 
     MESSAGES = "messages"
     CANDIDATES = "candidates"
@@ -52,7 +53,7 @@ class ValueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A candidate among several."""
+    """One of several candidates, with its score."""
 
     content: str
     source: str = ""
@@ -73,7 +74,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An input or output of a step: text for TEXT and RAW_JSON, else a tuple of its kind's parts."""
+    """An input or output of a step: text for TEXT and RAW_JSON, or otherwise a tuple of parts of its kind."""
 
     kind: ValueKind
     text: str = ""
@@ -84,14 +85,14 @@ class Value:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The scores of its proposals or chunks."""
+        """The scores of the value's proposals and chunks."""
         proposed = tuple(proposal.score for proposal in self.proposals)
         return proposed + tuple(chunk.score for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step; None and 0 mean not set."""
+    """A step of a plan. A setting of None or 0 is unset."""
 
     name: str
     kind: str
@@ -106,7 +107,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class PlanPolicy:
-    """The limits of a plan; `allowed_kinds` None allows all; `custom_kinds` are registered by the deployment."""
+    """The limits of a plan.
+
+    An `allowed_kinds` of None allows all kinds. `custom_kinds` are the kinds that the deployment registered.
+    """
 
     max_steps: int = MAX_STEPS
     allowed_kinds: frozenset[str] | None = None
@@ -117,7 +121,7 @@ class PlanPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlanTrace:
-    """The origin of a plan, and its time if known."""
+    """The origin of a plan, and its creation time if known."""
 
     planner_id: str = "request"
     rationale: str = ""
@@ -126,7 +130,7 @@ class PlanTrace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps and their limits."""
+    """The steps of a plan, and their limits."""
 
     steps: tuple[Step, ...] = ()
     policy: PlanPolicy = field(default_factory=PlanPolicy)
@@ -135,7 +139,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The end of one step, with an output or a failure."""
+    """The result of one step: an output or a failure."""
 
     name: str
     kind: str
@@ -154,7 +158,7 @@ def tools_of(plan: Plan) -> frozenset[str]:
 
 
 def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the dependencies of each step; their outputs are its inputs."""
+    """Return the dependencies of each step. The outputs of the dependencies are the inputs of the step."""
     if any(step.depends_on for step in plan.steps):
         return {step.name: step.depends_on for step in plan.steps}
     before = [(), *((step.name,) for step in plan.steps)]
@@ -162,7 +166,7 @@ def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def retry_of(step: Step, given: RetryPolicy) -> RetryPolicy:
-    """Return a step's retry policy; the request's policy fills the unset fields."""
+    """Return a step's retry policy, in which the request's policy replaces unset fields."""
     retry = step.retry or given
     if step.max_retries is None:
         return retry

@@ -1,4 +1,4 @@
-"""Policies of a request: of retries, and of a replay."""
+"""The policies of a request for retries and for replays."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MAX_CALL_ID_CHARS = 400
 DEFAULT_MAX_RETRIES = 2
 MAX_RETRIES = 10
 MAX_BACKOFF_S = 60.0
-MAX_WAITS_S = 300.0  # all retries together
+MAX_WAITS_S = 300.0  # the longest total wait of all retries
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of retries, and growth of the wait between attempts."""
+    """The number of retries, and the wait between attempts."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
     backoff_s: float = 0.0
@@ -28,7 +28,7 @@ class RetryPolicy:
 
     @property
     def objection(self) -> str:
-        """Why the policy is invalid; empty when it is valid."""
+        """The reason that the policy is invalid, or an empty string if it is valid."""
         if not 0 <= self.max_retries <= MAX_RETRIES:
             return f"max_retries is {self.max_retries}: it must be between 0 and {MAX_RETRIES}"
         if not 0 <= self.backoff_s <= MAX_BACKOFF_S:
@@ -41,10 +41,10 @@ class RetryPolicy:
         return ""
 
     def wait_s(self, retry: int, draw: float) -> float:
-        """Return the wait before retry number `retry`, from 1; 0 has no wait. No wait is longer than MAX_BACKOFF_S.
+        """Return the wait before retry number `retry`, which counts from 1. The wait is 0 for number 0.
 
-        `draw` in [0, 1) shortens an exponential wait by up to a half, so that callers that failed together come back
-        apart.
+        No wait is longer than MAX_BACKOFF_S. `draw`, in [0, 1), shortens an exponential wait by up to a half, so that
+        callers that failed at the same time retry at different times.
         """
         if retry == 0:
             return 0.0
@@ -55,7 +55,7 @@ class RetryPolicy:
 
 
 class ReplayTools(StrEnum):
-    """The tools that a replay calls."""
+    """Whether a replay uses the recorded tool results or calls the tools."""
 
     RECORDED = "RECORDED"
     LIVE = "LIVE"
@@ -63,7 +63,7 @@ class ReplayTools(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChangedResult:
-    """Another result of a recorded call."""
+    """A changed result of a recorded call."""
 
     call_id: str
     result: str
@@ -72,7 +72,10 @@ class ChangedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPolicy:
-    """A recorded execution that runs again from a step on; an empty `from_step` is chosen by the changes."""
+    """The policy of a replay, which runs a recorded execution again from a step on.
+
+    If `from_step` is empty, the changes determine the step.
+    """
 
     request_id: str
     from_step: str = ""
@@ -80,7 +83,7 @@ class ReplayPolicy:
     tools: ReplayTools = ReplayTools.RECORDED
 
     def check(self) -> None:
-        """Raise InvalidRequest for names that cannot be, and too many results."""
+        """Raise InvalidRequest if a name is malformed, or if there are too many results."""
         require_id("replay.request_id", self.request_id)
         require_printable("replay.from_step", self.from_step, MAX_STEP_CHARS)
         if len(self.results) > MAX_CHANGED_RESULTS:

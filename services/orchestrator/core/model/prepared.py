@@ -1,4 +1,4 @@
-"""The result of PREPARE."""
+"""The result of PREPARE, from which the first inference is built."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Prepared:
     """The parts of the first inference, resolved by PREPARE.
 
     Attributes:
-        system_prompt: The system prompt; may be empty.
-        history: Messages before those of the request: a summary may come first, then the stored conversation from
-            position `history_start` to before `history_end`.
-        context_message: The retrieved context; None without context.
+        system_prompt: The system prompt, which may be empty.
+        history: The messages before those of the request: a summary, if there is a summary, and then the stored
+            conversation from position `history_start` to before `history_end`.
+        context_message: The retrieved context, or None if there is no context.
         retrieval_confidence: How well the context covers the question, or how likely it contains the answer, 0 to 1.
         tools: The tools that the model may call.
-        engine_text: The decoder's constraint; empty without a constraint.
+        engine_text: The decoder's constraint, or an empty string if there is no constraint.
         is_fully_enforced: Whether the decoder enforces the whole schema.
-        usage: Tokens used by PREPARE.
-        cited_chunks: The chunks of the context, in its numbering; kept only for an answer with citations.
-        warnings: Parts that could not be resolved, without failing the request.
+        usage: The tokens used by PREPARE.
+        cited_chunks: The chunks of the context in the order of their numbers, kept only for an answer with citations.
+        warnings: Warnings about parts that could not be resolved, although the request did not fail.
     """
 
     system_prompt: str = ""

@@ -1,4 +1,4 @@
-"""A request."""
+"""A request and its parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_MAX_TOOL_ROUNDS = 20
 
 
 class Mode(StrEnum):
-    """The kind of a request's work."""
+    """The kind of work that a request asks for."""
 
     CHAT = "CHAT"
     STRUCTURED = "STRUCTURED"
@@ -40,7 +40,7 @@ class ReasoningMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether a reasoning model thinks, and its most tokens for that; 0 is no limit."""
+    """Whether a reasoning model thinks, and the token limit of its reasoning. A limit of 0 means no limit."""
 
     mode: ReasoningMode = ReasoningMode.AUTO
     max_tokens: int = 0
@@ -48,9 +48,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The caller's settings for inferences and tools; None and 0 mean not set.
+    """The caller's settings for inferences and tools. A setting of None or 0 is unset.
 
-    `sampling` has the other sampling parameters that are set, by their names in the contract.
+    `sampling` contains the other sampling parameters that are set, by their names in the contract.
     """
 
     max_tokens: int = 0
@@ -71,13 +71,16 @@ class Hints:
 
 
 def side_hints(hints: Hints) -> Hints:
-    """Return the hints of an inference beside the answer, such as a plan or a summary: no reasoning, no stop texts."""
+    """Return the hints for an auxiliary inference, such as the inference of a plan or a summary.
+
+    Such an inference has no reasoning and no stop texts.
+    """
     return Hints(model=hints.model, priority=hints.priority, reasoning=Reasoning(ReasoningMode.OFF))
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateCall:
-    """The name of a configured template, and values of its variables by name."""
+    """The name of a configured template, and the values of its variables by name."""
 
     name: str
     variables: tuple[tuple[str, str], ...] = ()
@@ -85,7 +88,10 @@ class TemplateCall:
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A text, a base text with sets of rules, or a template; `is_assembled` for a text from a prompt provider."""
+    """A system prompt: a text, a base text with sets of rules, or a template.
+
+    `is_assembled` is set if the text comes from a prompt provider.
+    """
 
     text: str = ""
     sets: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -93,7 +99,10 @@ class SystemPrompt:
     is_assembled: bool = False
 
     def render(self) -> str:
-        """Join base and sets by blank lines; a set is a `## name` line and `- rule` lines."""
+        """Join the base text and the sets with blank lines.
+
+        A set is a `## name` line followed by `- rule` lines.
+        """
         parts = [self.text]
         parts += ["\n".join([f"## {name}", *(f"- {rule}" for rule in rules)]) for name, rules in self.sets]
         return "\n\n".join(part for part in parts if part)
@@ -101,7 +110,7 @@ class SystemPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentVariant:
-    """A variant of an experiment, both by name."""
+    """The names of an experiment and of one of its variants."""
 
     experiment: str
     variant: str
@@ -109,7 +118,7 @@ class ExperimentVariant:
 
 @dataclass(frozen=True, slots=True)
 class VariantBase:
-    """The settings of a request before its variant: model, temperature and prompt template."""
+    """The settings of a request before its variant changed them: model, temperature and prompt template."""
 
     model: str = ""
     temperature: float | None = None
@@ -118,7 +127,10 @@ class VariantBase:
 
 @dataclass(frozen=True, slots=True)
 class VariantChoice:
-    """The caller's choice about experiments: a named variant, or no part; by default neither."""
+    """The caller's choice about experiments: a named variant, or no participation.
+
+    By default the caller makes no choice.
+    """
 
     named: ExperimentVariant | None = None
     takes_part: bool = True
@@ -126,10 +138,11 @@ class VariantChoice:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request with its ids filled in. A `text_prompt` is continued as it is, without messages.
+    """A request with its IDs filled in. If `text_prompt` is set, it is continued as it is, without messages.
 
-    `is_guarded` is set if guards read it first; `replay` if a recorded execution runs again. `variant` is the variant
-    from its admission, which overrides the settings in `base`; both are None without a variant.
+    `is_guarded` is set if guards check the request first. `replay` is set if a recorded execution runs again. `variant`
+    is the variant assigned at admission, and `base` contains the settings that it overrides. Both are None if no
+    variant is assigned.
     """
 
     request_id: str
@@ -162,34 +175,34 @@ class Request:
 
     @property
     def account(self) -> Account:
-        """The account to which its work is charged."""
+        """The account to which the request's work is charged."""
         return Account(self.tenant, self.subject)
 
     @property
     def key(self) -> ExecutionKey:
-        """The key of its execution."""
+        """The key of the request's execution."""
         return ExecutionKey(self.tenant, self.request_id)
 
     @property
     def session_key(self) -> SessionKey:
-        """The key of its conversation."""
+        """The key of the request's conversation."""
         return SessionKey(self.tenant, self.session_id)
 
     @property
     def is_validated(self) -> bool:
-        """Whether VALIDATE checks its output."""
+        """Whether VALIDATE checks the output."""
         if self.mode is Mode.DECIDE:
             return False
         return self.mode is not Mode.CHAT or not self.output.is_empty or bool(self.rules or self.semantic_intent)
 
     @property
     def is_turn(self) -> bool:
-        """Whether it is a turn of a stored conversation."""
+        """Whether the request is a turn of a stored conversation."""
         return self.mode is Mode.CHAT and bool(self.session_id)
 
     @property
     def max_tool_rounds(self) -> int:
-        """The limit of inference rounds in its tool loop."""
+        """The limit of inference rounds in the tool loop."""
         return self.hints.max_tool_rounds or DEFAULT_MAX_TOOL_ROUNDS
 
     @property
@@ -201,7 +214,10 @@ class Request:
 
     @property
     def offers_registered_tools(self) -> bool:
-        """Whether registered tools are looked up: CHAT offers all of them if the request brings or names no tools."""
+        """Whether registered tools are looked up.
+
+        CHAT offers all of them if the request neither sends nor names tools.
+        """
         if not self.may_call_tools:
             return False
         return bool(self.tools) or (self.mode is Mode.CHAT and not self.client_tools)
@@ -214,7 +230,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KeptRequest:
-    """A request as it was sent, encoded and without its metadata, and its metadata."""
+    """A request as it was sent, encoded without its metadata, and the metadata."""
 
     encoded: bytes
     metadata: Mapping[str, str] = field(default_factory=dict)

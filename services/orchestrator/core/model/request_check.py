@@ -1,4 +1,4 @@
-"""The checks of a request's admission, also of tools that the caller runs itself."""
+"""The checks at a request's admission, including the checks of tools that the caller runs."""
 
 from __future__ import annotations
 
@@ -37,18 +37,21 @@ MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 10
-MAX_TIMEOUT_S = 366 * 86_400.0  # a longer timeout is a mistake, and clocks cannot represent much longer timeouts
+MAX_TIMEOUT_S = 366 * 86_400.0  # A longer timeout is an error, and clocks cannot represent much longer timeouts.
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
 MAX_METADATA = 64
-# The values of all metadata together may have so many bytes, as UTF-8.
+# the total size of all metadata values, in bytes of UTF-8
 MAX_METADATA_BYTES = 64 * 1024
-# Some fields of a request have another name in the contract.
+# the names in the contract of fields that have a different name there
 _FIELD_NAMES = {"tool_policy": "tool_rules"}
 
 
 def check_request(request: Request) -> None:
-    """Raise InvalidRequest for an envelope that cannot be admitted, before anything is executed."""
+    """Raise InvalidRequest if the request cannot be admitted.
+
+    The check precedes any execution.
+    """
     _check_ids(request)
     _check_input(request)
     if request.prompt.template is not None:
@@ -131,7 +134,7 @@ def _check_text_prompt(request: Request) -> None:
 
 
 def _first_difference(sent: Request | Hints, used: Request | Hints) -> str:
-    """Return the contract's name of the first field that differs; empty if all are equal."""
+    """Return the contract's name of the first field that differs, or an empty string if all fields are equal."""
     names = [field.name for field in fields(sent) if getattr(sent, field.name) != getattr(used, field.name)]
     if not names:
         return ""
@@ -194,7 +197,10 @@ def _check_citations(request: Request) -> None:
 
 
 def _unused_field(request: Request) -> str:
-    """Return the reason why a set field has no effect in this mode; empty if every set field has an effect."""
+    """Return the reason that a set field has no effect in the request's mode.
+
+    Returns an empty string if every set field has an effect.
+    """
     mode = request.mode
     if request.plan is not None and mode is not Mode.PLAN:
         return f"mode {mode} runs no plan: leave plan unset, or use PLAN"
@@ -323,7 +329,7 @@ def _check_context(policy: ContextPolicy) -> None:
 
 
 def _check_rules(rules: Sequence[Rule]) -> None:
-    """Check the rules without parsing their expressions."""
+    """Check the number and the names of the rules without parsing their expressions."""
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"rules has {len(rules)} entries: it takes at most {MAX_RULES}")
     names = [rule.name for rule in rules]
@@ -367,7 +373,7 @@ def _check_engine_hints(hints: Hints) -> None:
 
 
 def check_configuration(request: Request) -> None:
-    """Raise InvalidRequest for a missing or malformed schema; PREPARE makes this check."""
+    """Raise InvalidRequest if a schema is missing or malformed. PREPARE makes this check."""
     if request.mode in (Mode.STRUCTURED, Mode.REDUNDANT) and not request.output.shown_schema_json:
         raise InvalidRequest(
             f"mode {request.mode} needs output.schema_json: send a JSON Schema", code=ErrorCode.CONFIG_SCHEMA_REQUIRED
@@ -382,7 +388,7 @@ def check_configuration(request: Request) -> None:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Raise InvalidRequest for metadata that cannot be kept."""
+    """Raise InvalidRequest if the metadata cannot be stored."""
     for key in metadata:
         require_id("metadata key", key)
     used_bytes = sum(len(value.encode()) for value in metadata.values())
@@ -394,7 +400,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 def check_client_tools(tools: Sequence[ToolDefinition], registered: Sequence[str]) -> None:
-    """Raise InvalidRequest for a definition that models cannot be offered, and for a name that is used twice."""
+    """Raise InvalidRequest if there are too many tools, a definition is invalid, or a name is used twice."""
     if len(tools) > MAX_CLIENT_TOOLS:
         raise InvalidRequest(f"client_tools has {len(tools)} entries: it takes at most {MAX_CLIENT_TOOLS}")
     names = set(registered)
@@ -419,10 +425,13 @@ def _check_parameters(tool: ToolDefinition) -> None:
 
 
 def check_results(history: Sequence[Message], turn: Sequence[Message]) -> None:
-    """Raise InvalidRequest if a conversation ends with calls and the turn does not begin with their results."""
+    """Raise InvalidRequest if the results of calls are missing.
+
+    They are missing if a conversation ends with calls and the turn does not begin with their results.
+    """
     owed: dict[str, str] = {}
     for message in history:
-        if message.role is not Role.TOOL:  # a conversation that went on without the results waits no more
+        if message.role is not Role.TOOL:  # A message that continues without the results ends the wait.
             owed = {call.id: call.name for call in message.tool_calls}
         owed.pop(message.tool_call_id, None)
     for message in turn:

@@ -16,7 +16,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
 class FinishReason(StrEnum):
-    """Why an inference ended."""
+    """The reason that an inference ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -36,9 +36,9 @@ class ConfidenceSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its bytes, and the natural logarithm of its probability; `top` has the likeliest alternatives.
+    """A token, its bytes, and the natural logarithm of its probability. `top` has the most likely alternatives.
 
-    `piece` has a character for each byte (Latin-1): part of a character is no text, and the journal keeps text.
+    `piece` has one character per byte (Latin-1), because part of a character is not text and the journal stores text.
     """
 
     token: int
@@ -49,7 +49,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class BlockedCall:
-    """A call that a guard blocks, and why; its arguments are not kept."""
+    """A call that a guard blocked, and the failure that explains why. The arguments of the call are not kept."""
 
     call_id: str
     failure: Failure
@@ -57,10 +57,11 @@ class BlockedCall:
 
 @dataclass(frozen=True, slots=True)
 class InferenceOutput:
-    """The output of one inference; `model` is the alias that served it, `seed` the seed of its random stream.
+    """The output of one inference.
 
-    `not_in_sources` is the probability of an abstention in place of claims; None if unknown. Decisions have no content.
-    An output that was stopped at its size limit, with LENGTH, has the limit in `max_bytes`; 0 for any other output.
+    `model` is the alias that served the inference, and `seed` is the seed of its random stream. `not_in_sources` is the
+    probability of an abstention in place of claims, or None if it is unknown. Decisions have no content. If the output
+    was stopped at its size limit, the finish reason is LENGTH and `max_bytes` is the limit. Otherwise `max_bytes` is 0.
     """
 
     content: str
@@ -80,9 +81,9 @@ class InferenceOutput:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A claim of an answer, and the part of a document that it quotes: its characters from `start` to `end`.
+    """A claim of an answer, and the part of a document that it quotes: the characters from `start` to `end`.
 
-    `source` is the number of the chunk from 1, and `document` the chunk's source. A page of 0 is unknown.
+    `source` is the number of the chunk, counted from 1, and `document` is the chunk's source. A `page` of 0 is unknown.
     """
 
     claim: str
@@ -97,7 +98,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPiece:
-    """The next piece of a call; `index` is its position in the turn, and the first piece has `id` and `name`."""
+    """The next piece of a call.
+
+    `index` is the position of the call in the turn. The first piece of a call has `id` and `name`.
+    """
 
     index: int
     id: str
@@ -107,9 +111,10 @@ class ToolCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class InferenceDelta:
-    """The next text of an inference and pieces of its calls, and its usage so far; the first delta has no text.
+    """The next text of an inference, the next pieces of its calls, and its usage so far.
 
-    `continued_after_tokens` is set in the first delta of a replica that continues a lost replica's answer.
+    The first delta has no text. `continued_after_tokens` is set in the first delta of a replica that continues the
+    answer of a lost replica.
     """
 
     content: str = ""
@@ -123,7 +128,7 @@ class InferenceDelta:
 
 @dataclass(frozen=True, slots=True)
 class CandidateOutput:
-    """The output of one of several candidates; its usage leaves out the prompt."""
+    """The output of one of several candidates. Its usage excludes the prompt."""
 
     index: int
     output: InferenceOutput
@@ -131,9 +136,9 @@ class CandidateOutput:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallRecord:
-    """One tool call that ran; `is_retryable` if it failed and a retry may succeed.
+    """A tool call that ran. `is_retryable` is set if the call failed and a retry may succeed.
 
-    `warnings` are from the guards that read its arguments and its result.
+    `warnings` come from the guards that checked its arguments and its result.
     """
 
     id: str
@@ -148,12 +153,12 @@ class ToolCallRecord:
 
     @property
     def is_unknown_tool(self) -> bool:
-        """Whether no tool has the name, so that nothing ran."""
+        """Whether no tool has the called name, so that nothing ran."""
         return self.error_code is ErrorCode.TOOL_NOT_FOUND
 
     @property
     def failure(self) -> Failure | None:
-        """The failure of the call; None if it succeeded."""
+        """The failure of the call, or None if the call succeeded."""
         if not self.is_error:
             return None
         failed = failure_of(self.error_code or ErrorCode.TOOL_EXECUTION_FAILED, self.result)
@@ -175,7 +180,7 @@ class ValidationReport:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The output of one replica, and its number of votes; a replica with a failure abstained."""
+    """The output of one replica, and the number of its votes. A replica with a failure abstained."""
 
     replica_index: int
     content: str = ""
@@ -186,7 +191,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response that the caller gets."""
+    """The response to the caller."""
 
     request_id: str
     session_id: str
@@ -214,6 +219,9 @@ class Response:
 
     @property
     def may_run_again(self) -> bool:
-        """Whether the same request, sent again, runs again: it was cancelled, or its failure is retryable."""
+        """Whether the same request runs again if it is sent again.
+
+        This is the case if it was cancelled or if its failure is retryable.
+        """
         failure = self.failure
         return failure is not None and (failure.retryable or failure.category is ErrorCategory.CANCELLATION)

@@ -1,4 +1,4 @@
-"""Warnings of a response."""
+"""The warnings in a response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ResponseWarning:
-    """A problem that did not fail the request; the code is stable, lower case with underscores."""
+    """A problem that did not fail the request.
+
+    `code` is stable and consists of lower-case letters and underscores.
+    """
 
     code: str
     message: str

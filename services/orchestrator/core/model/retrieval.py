@@ -1,4 +1,4 @@
-"""The retrieval policy of a request: the chunks to retrieve, and their place in the prompt."""
+"""The retrieval policy of a request: the chunks to retrieve, and their position in the prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_WRITTEN_QUERIES = 5
 
 
 class Retriever(StrEnum):
-    """A way to find chunks. The values are stored in journals: do not change them."""
+    """A method to find chunks. The values are stored in journals: do not change them."""
 
     UNSPECIFIED = "RETRIEVER_UNSPECIFIED"
     BM25 = "RETRIEVER_BM25"
@@ -27,7 +27,7 @@ _EMBEDDING_RETRIEVERS = frozenset({Retriever.VECTOR, Retriever.HYBRID})
 
 
 class SearchFusion(StrEnum):
-    """A way to fuse BM25 and vectors. The values are stored in journals: do not change them."""
+    """A method to fuse BM25 and vector search. The values are stored in journals: do not change them."""
 
     UNSPECIFIED = "FUSION_UNSPECIFIED"
     RECIPROCAL_RANK = "FUSION_RECIPROCAL_RANK"
@@ -36,7 +36,7 @@ class SearchFusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Further options of a search; an empty filter, 0 and None mean not set."""
+    """Further options of a search. An empty filter, 0 and None mean that an option is unset."""
 
     filter: str = ""
     fusion: SearchFusion = SearchFusion.UNSPECIFIED
@@ -48,7 +48,7 @@ class SearchOptions:
 
     @property
     def objection(self) -> str:
-        """The field that is wrong, and why; empty for choices that can be searched with."""
+        """The invalid field and the reason that it is invalid, or an empty string if all options are valid."""
         for name, value, greatest in (
             ("vector_weight", self.vector_weight or 0.0, 1),
             ("smoothing", self.smoothing or 0.0, MAX_SMOOTHING),
@@ -64,7 +64,7 @@ class SearchOptions:
 
 
 class ScoreFusion(StrEnum):
-    """A way to fuse the scores of several scorers."""
+    """A method to fuse the scores of several scorers."""
 
     WEIGHTED = "weighted"
     RECIPROCAL_RANK = "reciprocal_rank"
@@ -72,7 +72,10 @@ class ScoreFusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WeightedScorer:
-    """A scorer of the rerank service with its weight and its model; an empty model is that service's setting."""
+    """A scorer of the rerank service with its weight and its model.
+
+    An empty `model` selects the model configured in the rerank service.
+    """
 
     scorer: str
     weight: float | None = None
@@ -81,7 +84,10 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RankingOptions:
-    """Several scorers with fused scores, and the diversity of the kept chunks; 0 is not set."""
+    """Several scorers with fused scores, and the diversity of the kept chunks.
+
+    A value of 0 is unset.
+    """
 
     scorers: tuple[WeightedScorer, ...] = ()
     fusion: ScoreFusion = ScoreFusion.WEIGHTED
@@ -91,9 +97,9 @@ class RankingOptions:
 
 @dataclass(frozen=True, slots=True)
 class QueryExpansion:
-    """The further queries that the model writes: other wordings of the question, and a document that answers it.
+    """The additional queries that the model writes: alternative wordings, and a document that answers the question.
 
-    An empty model is the request's.
+    An empty `model` selects the model of the request.
     """
 
     queries: int = 0
@@ -102,7 +108,7 @@ class QueryExpansion:
 
     @property
     def objection(self) -> str:
-        """The invalid field and the reason; empty for a valid expansion."""
+        """The invalid field and the reason that it is invalid, or an empty string if the expansion is valid."""
         if not 0 <= self.queries <= MAX_WRITTEN_QUERIES:
             return f"query_expansion.queries is {self.queries}: it must be 0 to {MAX_WRITTEN_QUERIES}"
         return ""
@@ -110,7 +116,10 @@ class QueryExpansion:
 
 @dataclass(frozen=True, slots=True)
 class Answerability:
-    """The model that weighs whether the chunks contain the answer, empty for the request's model, and the threshold."""
+    """The minimum probability that the chunks contain the answer, and the model that estimates the probability.
+
+    An empty `model` selects the model of the request.
+    """
 
     min_probability: float = 0.0
     slope: float = 1.0
@@ -119,12 +128,12 @@ class Answerability:
 
     @property
     def calibration(self) -> Calibration:
-        """The line that converts the model's log-odds to the log-odds of the probability."""
+        """The linear map from the model's log-odds to the log-odds of the probability."""
         return Calibration(self.slope, self.intercept)
 
     @property
     def objection(self) -> str:
-        """The invalid field and the reason; empty if valid."""
+        """The invalid field and the reason that it is invalid, or an empty string if all fields are valid."""
         if not 0 <= self.min_probability <= 1:
             return f"answerability.min_probability is {self.min_probability}: it must be in [0, 1]"
         for name, value in (("slope", self.slope), ("intercept", self.intercept)):
@@ -135,7 +144,7 @@ class Answerability:
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """The context to retrieve; an empty collection, 0 and None mean not set."""
+    """The context to retrieve. An empty collection, 0 and None mean that a setting is unset."""
 
     retriever: Retriever
     collection: str
@@ -156,7 +165,7 @@ class ContextPolicy:
 
     @property
     def objection(self) -> str:
-        """The field that is wrong, and why; empty for a policy that can be carried out."""
+        """The invalid field and the reason that it is invalid, or an empty string if the policy is valid."""
         expansion, answerability = self.query_expansion or QueryExpansion(), self.answerability or Answerability()
         if expansion.has_hypothetical_document and self.retriever not in _EMBEDDING_RETRIEVERS:
             return (

@@ -1,11 +1,12 @@
 """Counts the votes of the replicas of one request.
 
-A vote is a JSON document. Two votes are equal if their canonical JSON (RFC 8785) is equal, as with 1 and 1.0. Replicas
-that abstain count only in `n`. Groups are ordered by votes; a tie goes to the lowest replica.
+A vote is a JSON document. Two votes are equal if their canonical JSON (RFC 8785) is equal, as for 1 and 1.0. Replicas
+that abstain count only in `n`. Groups are ordered by their number of votes. A tie goes to the group with the lowest
+replica.
 
 Invariants:
-    1. Once `is_decided`, the outstanding replicas cannot change the winner, nor the lack of a winner.
-    2. A winner has at least min_agreement, and the votes that its strategy demands.
+    1. Once `is_decided` returns True, the outstanding replicas cannot change the winner, or the lack of a winner.
+    2. A winner has at least min_agreement, and the votes that its strategy requires.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ VoteT = TypeVar("VoteT", bound=Hashable)
 
 
 class Strategy(StrEnum):
-    """Ways to count votes."""
+    """A strategy for counting votes."""
 
     MAJORITY = "MAJORITY"
     STRICT_MAJORITY = "STRICT_MAJORITY"
@@ -36,7 +37,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Voting:
-    """Options of a vote; `min_agreement` is a fraction of n."""
+    """The options of a vote. `min_agreement` is a fraction of `n`."""
 
     n: int = DEFAULT_REPLICAS
     strategy: Strategy = Strategy.MAJORITY
@@ -46,7 +47,7 @@ class Voting:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Replicas with the same vote, in ascending order."""
+    """The replicas that cast the same vote, in ascending order."""
 
     key: str
     replicas: tuple[int, ...]
@@ -62,10 +63,10 @@ class Count:
     """The result of a vote.
 
     Attributes:
-        winner: The replica with the winning document; None without a winner, and under FIELD_MAJORITY.
-        merged_json: The document of the winning fields, FIELD_MAJORITY only.
-        agreement: Votes of the winner, or of its weakest field, as a fraction of n.
-        objection: The reason why there is no winner; empty with a winner.
+        winner: The replica with the winning document, or None if there is no winner or under FIELD_MAJORITY.
+        merged_json: The document of the winning fields, set only under FIELD_MAJORITY.
+        agreement: The votes of the winner, or of its weakest field, as a fraction of n.
+        objection: The reason that there is no winner, or an empty string if there is a winner.
     """
 
     groups: tuple[Group, ...]
@@ -76,14 +77,14 @@ class Count:
 
 
 def canonical_json(document: str) -> str:
-    """Return the canonical form in which votes are compared."""
+    """Return the canonical JSON of a document, by which votes are compared."""
     return _key(parse_json(document))
 
 
 def _key(value: Any) -> str:
     try:
         return rfc8785.dumps(value).decode()
-    except rfc8785.CanonicalizationError:  # an integer beyond 2^53
+    except rfc8785.CanonicalizationError:  # an integer larger than 2^53
         return json.dumps(_with_whole_numbers(value), sort_keys=True, separators=(",", ":"))
 
 
@@ -98,7 +99,7 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def group_documents(documents: Mapping[int, str]) -> tuple[Group, ...]:
-    """Return the groups of documents (replica -> document), most votes first."""
+    """Return groups of equal documents (replica -> document), in descending order of votes."""
     replicas: dict[str, list[int]] = {}
     for index in sorted(documents):
         replicas.setdefault(canonical_json(documents[index]), []).append(index)
@@ -107,7 +108,7 @@ def group_documents(documents: Mapping[int, str]) -> tuple[Group, ...]:
 
 
 def count_votes(documents: Mapping[int, str], voting: Voting) -> Count:
-    """Count the votes of all replicas that did not abstain; at least one vote is required."""
+    """Count the votes of all replicas that did not abstain. At least one vote is required."""
     groups = group_documents(documents)
     leader = groups[0]
     if voting.strategy is Strategy.FIELD_MAJORITY:
@@ -142,7 +143,10 @@ def _first_difference(leader: Group, documents: Mapping[int, str], n: int) -> st
 
 
 def _difference(one: Any, other: Any) -> tuple[str, ...]:
-    """Return the path of the first field in which two documents differ; empty if the documents differ as a whole."""
+    """Return the path of the first field in which two documents differ.
+
+    The path is empty if the documents differ as a whole.
+    """
     if not isinstance(one, dict) or not isinstance(other, dict):
         return ()
     for name in [*one, *(name for name in other if name not in one)]:
@@ -170,14 +174,14 @@ def _is_settled(leader: int, runner_up: int, outstanding: int, voting: Voting) -
     needed = voting.min_agreement * voting.n
     has_won = leader >= needed and leader * 2 > voting.n
     if voting.strategy is Strategy.FIELD_MAJORITY:
-        return has_won  # a document that has more than half of the votes wins in each field
+        return has_won  # A document with more than half of the votes wins in each field.
     if voting.strategy is Strategy.STRICT_MAJORITY:
         return has_won or (leader + outstanding) * 2 <= voting.n
     return leader + outstanding < needed or (leader >= needed and leader > runner_up + outstanding)
 
 
 def _merge(values: Mapping[int, Any]) -> tuple[Any, int]:
-    """Vote on the leaves of values (replica -> value); returns the winner and the votes of its weakest leaf."""
+    """Vote on the leaves of values (replica -> value). Returns the winner and the votes of its weakest leaf."""
     objects = {index: value for index, value in values.items() if isinstance(value, dict)}
     leaves = {index: _key(value) for index, value in values.items() if index not in objects}
     key, replicas = _leading(leaves | dict.fromkeys(objects, "{"))
@@ -187,7 +191,7 @@ def _merge(values: Mapping[int, Any]) -> tuple[Any, int]:
 
 
 def _merge_objects(objects: Mapping[int, dict[str, Any]]) -> tuple[dict[str, Any], int]:
-    """Vote on each field of objects (replica -> object): first whether it is there, then on its value."""
+    """Vote on each field of objects (replica -> object): first on whether it is present, then on its value."""
     merged: dict[str, Any] = {}
     weakest = len(objects)
     for name in dict.fromkeys(name for index in sorted(objects) for name in objects[index]):
@@ -200,7 +204,7 @@ def _merge_objects(objects: Mapping[int, dict[str, Any]]) -> tuple[dict[str, Any
 
 
 def _leading(votes: Mapping[int, VoteT]) -> tuple[VoteT, Sequence[int]]:
-    """Return the most frequent vote and its replicas; a tie goes to the lowest replica."""
+    """Return the most frequent vote and its replicas. A tie goes to the vote of the lowest replica."""
     replicas: dict[VoteT, list[int]] = {}
     for index in sorted(votes):
         replicas.setdefault(votes[index], []).append(index)

@@ -24,7 +24,10 @@ _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
 
 
 def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
-    """Bound the plan's policy and check the plan; the failure, if any, is PLAN_REJECTED or STEP_MISMATCH."""
+    """Bound the plan's policy and check the plan.
+
+    Returns the bounded plan, and its failure (PLAN_REJECTED or STEP_MISMATCH), or None if the plan is valid.
+    """
     asked = plan.policy
     plan = replace(plan, policy=_bounded(asked, bounds))
     objection = _objection_to_policy(asked) or _objection(plan)
@@ -37,7 +40,7 @@ def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
 
 
 def _bounded(policy: PlanPolicy, bounds: PlanPolicy) -> PlanPolicy:
-    """Return the stricter of the policy and the service's bounds, for each limit."""
+    """Return a policy with the stricter limit of the policy and the service's bounds, for each limit."""
     timeouts = (policy.timeout_per_step_s, bounds.timeout_per_step_s)
     return PlanPolicy(
         max_steps=min(policy.max_steps, bounds.max_steps),
@@ -134,7 +137,7 @@ def _objection_to_values(step: Step) -> str:
 
 
 def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the steps of a dependency cycle in order; empty without a cycle (Kahn's algorithm)."""
+    """Return the steps of a dependency cycle in order, or an empty list if there is no cycle (Kahn's algorithm)."""
     left = dict(dependencies)
     while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
         for one in free:
@@ -150,7 +153,10 @@ def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _mismatch(plan: Plan) -> str:
-    """Return the first mismatch between an output and the step that takes it; empty without a mismatch."""
+    """Return a description of the first output that the step receiving it does not accept.
+
+    Returns an empty string if there is no mismatch.
+    """
     dependencies = dependencies_of(plan)
     steps = {step.name: step for step in plan.steps}
     gives: dict[str, ValueKind] = {}
@@ -170,7 +176,7 @@ def _mismatch(plan: Plan) -> str:
 
 
 def _taken(step: Step, needed: Sequence[str], gives: Mapping[str, ValueKind]) -> dict[str, ValueKind]:
-    """Return the kinds of a step's inputs by their origin, in words."""
+    """Return the kinds of a step's inputs, by a description of their origin."""
     if step.input is not None:
         return {"its input": step.input.kind}
     if needed:

@@ -1,7 +1,8 @@
-"""Plans by a model: the prompt that asks for a plan, the schema of the answer, and the parsing of the answer.
+"""Plans by a model: the prompt that asks for a plan, the schema of the answer, and the parser of the answer.
 
-An infer step without `after` works on the earlier outputs that no step has used yet. With `after` it works on the named
-steps, with an empty `after` on the request alone. Tool and retrieve steps depend on nothing: they run in parallel.
+An infer step without `after` works on the earlier outputs that no step has used yet. With `after`, it works on the
+named steps, and with an empty `after`, on the request alone. Tool and retrieve steps have no dependencies, so they run
+in parallel.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _NAME = {"type": "string", "pattern": "^[a-z]{1,16}$"}
 
 
 def plan_schema(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> str:
-    """Return the JSON Schema of a plan for this request, as text, with the kinds of steps that `bounds` allow."""
+    """Return the JSON Schema of a plan for this request, as text.
+
+    The schema has the kinds of steps that `bounds` allows.
+    """
     schemas = [
         _step_schema(
             StepKind.INFER,
@@ -72,7 +76,7 @@ def plan_schema(request: Request, tools: Sequence[ToolDefinition], bounds: PlanP
 
 
 def planner_messages(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> tuple[Message, ...]:
-    """Return the conversation that asks a model for a plan, to be answered under `plan_schema`."""
+    """Return the conversation that asks a model for a plan. The answer must satisfy `plan_schema`."""
     asked, offered = _INSTRUCTIONS.format(most=_most_steps(request, bounds)), _offered_kinds(request, tools, bounds)
     if StepKind.TOOL in offered:
         asked += _TOOL_LINES
@@ -86,7 +90,7 @@ def planner_messages(request: Request, tools: Sequence[ToolDefinition], bounds: 
 
 
 def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> set[StepKind]:
-    """Return the kinds beside infer that the deployment allows and the request has a use for."""
+    """Return the step kinds besides infer that the deployment allows and the request can use."""
     useful = {
         StepKind.TOOL: bool(tools),
         StepKind.RETRIEVE: request.context is not None,
@@ -97,15 +101,15 @@ def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: Pl
 
 
 def _most_steps(request: Request, bounds: PlanPolicy) -> int:
-    """Return how many steps the model may plan, beside the context steps and a step that answers."""
+    """Return the most steps that the model may plan, besides the context steps and an answering step."""
     return max(1, min(MAX_PLANNED_STEPS, bounds.max_steps - len(context_steps(request)) - 1))
 
 
 def planned(request: Request, answer: str) -> Plan:
-    """Parse the model's answer into a plan; number duplicate names, drop unknown dependencies.
+    """Parse the model's answer into a plan. Duplicate names are numbered, and unknown dependencies are dropped.
 
-    The request's context steps come first. A plan that does not end in text gets a step that answers. Raises Internal
-    (INFERENCE_MALFORMED_RESPONSE) for an answer that was cut off.
+    The request's context steps come first. If the plan does not end in text, an answering step is added. Raises
+    Internal (INFERENCE_MALFORMED_RESPONSE) if the answer is not a valid plan, as when it was cut off.
     """
     try:
         found = parse_json(answer)
@@ -147,7 +151,7 @@ def _retrieve_step(request: Request, name: str, said: Mapping[str, Any], _before
 
 
 def _validate_step(request: Request, name: str, _said: Mapping[str, Any], before: Sequence[Step]) -> Step | None:
-    """Return a step that validates the latest text; None without a text."""
+    """Return a step that validates the latest text, or None if there is no text."""
     for step in reversed(before):
         if step.kind == StepKind.INFER:
             return Step(name, StepKind.VALIDATE, depends_on=(step.name,), output=request.output)
@@ -161,14 +165,17 @@ _STEP_MAKERS: Mapping[Any, _StepMaker] = MappingProxyType(
 
 
 def _unique(name: str, before: Sequence[Step]) -> str:
-    """Return the name, with a number when another step has it already."""
+    """Return a name, with a number appended if another step already has the name."""
     names = {step.name for step in before}
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     return next(one for one in itertools.chain([name], numbered) if one not in names)
 
 
 def _linked(steps: Sequence[Step]) -> list[Step]:
-    """Make each step depend on the step before it: once a plan names a dependency, it has no implicit dependencies."""
+    """Make each step depend on the step before it.
+
+    Once any step of a plan names a dependency, the plan has no implicit dependencies.
+    """
     before = [(), *((step.name,) for step in steps)]
     return [replace(step, depends_on=needed) for step, needed in zip(steps, before, strict=False)]
 
@@ -195,7 +202,10 @@ def _closed(properties: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
 
 
 def _parameters_of(tool: ToolDefinition) -> Any:
-    """Return the schema of a tool's arguments; a schema with references cannot be nested, so it becomes any object."""
+    """Return the schema of a tool's arguments.
+
+    A schema with references cannot be nested, so it is replaced by the schema of any object.
+    """
     try:
         schema = parse_json(tool.parameters_json or "{}")
     except JsonTextError:

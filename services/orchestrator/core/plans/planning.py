@@ -1,4 +1,4 @@
-"""The static planner, and the steps that every planner uses."""
+"""The static planner, and the steps that all planners use."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from services.orchestrator.core.plans.step_rules import NAME_OF_RETRIEVER, RETRI
 
 
 class Planner(StrEnum):
-    """The source of plans."""
+    """The planner that makes plans."""
 
     STATIC = "static"
     MODEL = "model"
 
 
 def static_plan(request: Request) -> Plan:
-    """Return the fixed plan: retrieve and rerank where the request asks for context, then infer."""
+    """Return the fixed plan: retrieve and rerank if the request asks for context, and then infer."""
     steps = (*context_steps(request), infer_step(request, "answer", {}))
     return Plan(steps, trace=PlanTrace(Planner.STATIC, "the template for what the request asks for"))
 
 
 def made_at(plan: Plan, moment: datetime) -> Plan:
-    """Return the plan with its creation time."""
+    """Return the plan with a creation time."""
     return replace(plan, trace=replace(plan.trace, created_at=moment))
 
 
@@ -40,22 +40,28 @@ def infer_step(request: Request, name: str, parameters: Mapping[str, Any]) -> St
 
 
 def retrieve_parameters(request: Request) -> dict[str, Any]:
-    """Return the parameters of a retrieve step for the request's context; the request must have a context policy."""
+    """Return the parameters of a retrieve step for the request's context.
+
+    The request must have a context policy.
+    """
     policy = request.context
     if policy is None:
         raise ValueError("the request asks for no context")
     parameters: dict[str, Any] = {
         "collection": policy.collection,
-        "max_chunks": max(0, policy.max_chunks),  # 0 and less are all
+        "max_chunks": max(0, policy.max_chunks),  # 0 or less means all chunks
         "retriever": NAME_OF_RETRIEVER.get(policy.retriever, RETRIEVERS[0]),
     }
-    if policy.min_score is not None and policy.scorer is None:  # of a reranked score it is a parameter of rerank
+    if policy.min_score is not None and policy.scorer is None:  # With a scorer, min_score is a parameter of rerank.
         parameters["min_score"] = policy.min_score
     return parameters
 
 
 def context_steps(request: Request) -> tuple[Step, ...]:
-    """Return the steps that retrieve and rerank the request's context; empty without a context policy."""
+    """Return the steps that retrieve and rerank the request's context.
+
+    Returns no steps if the request has no context policy.
+    """
     policy = request.context
     if policy is None:
         return ()

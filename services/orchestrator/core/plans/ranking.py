@@ -1,4 +1,4 @@
-"""The parameters of rerank steps that fuse scorers and spread the chunks."""
+"""The parameters of rerank steps that fuse scores and diversify the chunks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"scorer": (str,), "weight": (int, floa
 
 
 def check_ranking(parameters: Mapping[str, Any]) -> str:
-    """Return the reason why parameters of correct types are invalid; empty if valid."""
+    """Return the reason that parameters of correct types are invalid, or an empty string if they are valid."""
     if parameters.get("fusion", ScoreFusion.WEIGHTED) not in tuple(ScoreFusion):
         return f"has a 'fusion' that is not known; there are {', '.join(ScoreFusion)}"
     if parameters.get("scorer") and parameters.get("scorers"):
@@ -22,7 +22,7 @@ def check_ranking(parameters: Mapping[str, Any]) -> str:
 
 
 def ranking_options(parameters: Mapping[str, Any]) -> RankingOptions:
-    """Return the options that checked parameters name."""
+    """Return the ranking options in checked parameters."""
     scorers = tuple(WeightedScorer(**scorer) for scorer in parameters.get("scorers", []))
     return RankingOptions(
         scorers,
@@ -33,7 +33,7 @@ def ranking_options(parameters: Mapping[str, Any]) -> RankingOptions:
 
 
 def ranking_parameters(options: RankingOptions) -> dict[str, Any]:
-    """Return the parameters for the options, omitting unset options."""
+    """Return the parameters for ranking options, omitting unset options."""
     parameters: dict[str, Any] = {}
     if options.scorers:
         parameters["scorers"] = [_scorer_parameters(scorer) for scorer in options.scorers]

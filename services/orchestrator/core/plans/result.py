@@ -1,4 +1,4 @@
-"""Applies the request's contract to the final step of a plan, and picks the content of the plan's response."""
+"""Applies the request's contract to a plan's final step, and selects the content of the plan's response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.orchestrator.core.plans.step_rules import CHECKED
 def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
     """Return the plan with the request's contract on its final step, and the failure of a plan that cannot run.
 
-    A final step with a contract of its own keeps it. The request's rules and intent bind the final step too.
+    If the final step has a contract, it keeps that contract. The request's rules and intent also apply to that step.
     """
     plan, failure = check_plan(_with_final_contract(plan, request), bounds)
     if failure is not None:
@@ -44,7 +44,10 @@ def _mismatch_of_final(plan: Plan, request: Request) -> str:
 
 
 def _objection_to_retries(plan: Plan, request: Request) -> str:
-    """Return the reason why a step's retry policy, merged with the request's policy, is invalid; empty if valid."""
+    """Return the reason that a step's retry policy, merged with the request's policy, is invalid.
+
+    Returns an empty string if all policies are valid.
+    """
     for step in plan.steps:
         if wrong := retry_of(step, request.retry).objection:
             return f"step {step.name!r} has an invalid retry policy: {wrong}"
@@ -52,9 +55,9 @@ def _objection_to_retries(plan: Plan, request: Request) -> str:
 
 
 def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
-    """Return the text of the final step, or of the last ended step if the final step did not end.
+    """Return the text of the final step, or of the last step that ended if the final step did not end.
 
-    Candidates and chunks are not text: they are only in the step's output.
+    Candidates and chunks are not text, so they are only in the step's output.
     """
     ended = final_result(plan, results)
     if ended is None and results:
@@ -67,7 +70,7 @@ def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
 
 
 def final_result(plan: Plan | None, results: Sequence[StepResult]) -> StepResult | None:
-    """Return the result of a plan's final step; None if it has not ended."""
+    """Return the result of a plan's final step, or None if the step has not ended."""
     if plan is None or not plan.steps:
         return None
     for result in results:

@@ -4,7 +4,7 @@ Invariants:
     1. A step starts once, when each of its dependencies has an output.
     2. After a failure no step starts; running steps continue to their end.
     3. A linear policy runs one step at a time, in the plan's order.
-    4. No more than MAX_PARALLEL steps run at the same time.
+    4. At most MAX_PARALLEL steps run at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from services.orchestrator.core.model.plan import MAX_PARALLEL, Plan, Step, Step
 
 @dataclass(frozen=True, slots=True)
 class PlanSchedule:
-    """The running and ended steps of a plan; results given at the start are not computed again."""
+    """The running and ended steps of a plan. Steps with initial results are not run again."""
 
     plan: Plan
     results: tuple[StepResult, ...] = ()
@@ -44,11 +44,14 @@ class PlanSchedule:
         return replace(self, running=self.running | {step.name})
 
     def ended(self, result: StepResult) -> PlanSchedule:
-        """Return the schedule after a step ended; results are in the order in which the steps ended."""
+        """Return the schedule after a step ended. Results are in the order in which the steps ended."""
         return replace(self, running=self.running - {result.name}, results=(*self.results, result))
 
     def inputs_of(self, step: Step) -> dict[str, Value]:
-        """Return the outputs that a step works on, by step; empty for a step on its own input or on the request."""
+        """Return the outputs that a step works on, by step.
+
+        The outputs are empty for a step that works on its explicit input or on the request.
+        """
         if step.input is not None:
             return {}
         outputs = {result.name: result.output for result in self.results}

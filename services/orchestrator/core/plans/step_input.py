@@ -1,4 +1,4 @@
-"""Turns the input of a step into messages for a model, or into text for other kinds."""
+"""Converts the input of a step to messages for a model, or to text for other kinds of steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.orchestrator.core.model.request import Request
 
 
 def text_of(value: Value) -> str:
-    """Write a value as text."""
+    """Return a value as text."""
     match value.kind:
         case ValueKind.CONTEXT:
             return lay_out(value.chunks, is_fenced=False)
@@ -37,16 +37,17 @@ def _last_content(messages: Sequence[Message]) -> str:
 
 
 def value_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> Value:
-    """Return the value that a step takes: its input, its dependency's output, or the last user message."""
+    """Return the value that a step works on: its input, its dependency's output, or the last user message."""
     if step.input is not None:
         return step.input
     return next(iter(inputs.values()), Value(ValueKind.TEXT, text=last_user_text(request, ())))
 
 
 def messages_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> tuple[Message, ...]:
-    """Return the conversation of an infer step; several values come under their steps' names.
+    """Return the conversation of an infer step. Several values are listed under the names of their steps.
 
-    The parameter `prompt` is the task. Without it, the task of retrieved context is the request's last user message.
+    The parameter `prompt` is the task. If it is not set, the task for retrieved context is the request's last user
+    message.
     """
     prompt = str(step.parameters.get("prompt", ""))
     if step.input is not None and step.input.kind is ValueKind.MESSAGES:
@@ -67,7 +68,10 @@ def _text_of_all(inputs: Mapping[str, Value]) -> str:
 
 
 def _told(value: Value) -> str:
-    """Format a value for a model, which must not treat documents and tool results as instructions."""
+    """Return a value as text for a model.
+
+    Documents and tool results are quoted, so that the model does not treat them as instructions.
+    """
     match value.kind:
         case ValueKind.CONTEXT:
             return lay_out(value.chunks, is_fenced=True)
@@ -78,7 +82,7 @@ def _told(value: Value) -> str:
 
 
 def _with_prompt(messages: tuple[Message, ...], prompt: str) -> tuple[Message, ...]:
-    """Append a prompt to the last message if it is the user's, else add it as a separate message."""
+    """Append a prompt to the last message if it is a user message, or else add the prompt as a separate message."""
     if not prompt:
         return messages
     *before, last = messages
@@ -92,10 +96,10 @@ def _join_parts(*parts: str) -> str:
 
 
 def arguments_of(step: Step, value: Value) -> str | None:
-    """Return the arguments of a tool step's call, as JSON; None if the value is not a JSON object.
+    """Return the arguments of a tool step's call as JSON, or None if they would not be a JSON object.
 
     The parameter `arguments` is used unchanged. The parameter `argument` names the argument that receives the value's
-    text. Without either, the value itself must be a JSON object.
+    text. If neither is set, the value itself must be a JSON object.
     """
     arguments: Any = step.parameters.get("arguments", {})
     if name := step.parameters.get("argument"):

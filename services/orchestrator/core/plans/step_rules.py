@@ -1,4 +1,4 @@
-"""The rules of each kind of step: its inputs, its output and its parameters."""
+"""The rules of each kind of step for its inputs, its output and its parameters."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class KindRules:
     """The rules of one kind of step.
 
     Attributes:
-        takes: The kinds of values that a step takes.
-        gives: The kind of its output; None for the kind of its input.
+        takes: The kinds of values that a step accepts.
+        gives: The kind of its output, or None if the output has the kind of its input.
         needed: Required parameters with their types.
         optional: Optional parameters with their types.
         is_checked: Whether its output can have a contract.
-        takes_many: Whether it may take several values at once.
+        takes_many: Whether the step accepts several values at once.
     """
 
     takes: frozenset[ValueKind]
@@ -60,12 +60,12 @@ class KindRules:
     takes_many: bool = False
 
     def gives_of(self, taken: ValueKind) -> ValueKind:
-        """Return the kind of a step's output, for the kind of its input."""
+        """Return the kind of a step's output, given the kind of its input."""
         return self.gives or taken
 
     @property
     def parameters(self) -> Mapping[str, _Types]:
-        """All parameters, with their types."""
+        """All parameters, required and optional, with their types."""
         return {**self.needed, **self.optional}
 
 
@@ -118,19 +118,19 @@ RULES: Mapping[StepKind, KindRules] = MappingProxyType(
 )
 CHECKED = frozenset(kind for kind, rules in RULES.items() if rules.is_checked)
 
-# A registered kind takes any value, as text, and gives text.
+# A registered kind accepts any value as text, and returns text.
 _CUSTOM = KindRules(takes=_ANY, gives=ValueKind.TEXT, takes_many=True)
 
 
 def rules_of(kind: str) -> KindRules:
-    """Return the rules of a kind."""
+    """Return the rules of a kind of step."""
     if kind not in tuple(StepKind):
         return _CUSTOM
     return RULES[StepKind(kind)]
 
 
 def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
-    """Return why a step's parameters are wrong; empty when they are right."""
+    """Return the reason that a step's parameters are invalid, or an empty string if they are valid."""
     rules = RULES[kind]
     for name in rules.needed:
         if name not in parameters:

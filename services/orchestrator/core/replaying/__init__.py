@@ -1,1 +1,1 @@
-"""Replays of recorded executions: their steps, and the results that a replay takes from the record."""
+"""Replays of recorded executions: their steps, and the results that a replay reuses from the record."""

@@ -1,9 +1,9 @@
-"""The results that a replay takes from the record of an execution.
+"""The results that a replay reuses from the record of an execution.
 
 Theory of operation. A replay is a separate execution, and its machine starts like any other. Until the machine reaches
 the first step that runs again, the record answers its commands, and no service is called. Tool calls are answered one
-by one, so that guards read their results as usual: a call of a taken answer is found by its id, any other call by its
-arguments. In a plan, the result of a step is taken if the step does not depend on a step that runs again.
+by one, so that guards check their results as usual. A call of a reused answer is found by its ID, and any other call by
+its arguments. In a plan, the result of a step is reused if the step does not depend on a step that runs again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from services.orchestrator.core.replaying.steps import RecordedAnswer
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswers:
-    """The results that a replay takes from a record.
+    """The results that a replay reuses from a record.
 
     Attributes:
         answers: The answers to the machine's first commands, with the names of their steps.
         steps: The results of plan steps.
         calls: The calls with reused results.
-        kept_ids: The ids of those calls that belong to the taken answers.
+        kept_ids: The IDs of those calls that belong to the reused answers.
         seeds: The seeds of the recorded inferences, as in `Record`.
         makes_changes: Whether calls outside `calls` may have side effects.
         has_other_prompt: Whether the system prompt differs.
@@ -45,31 +45,35 @@ class RecordedAnswers:
     has_other_prompt: bool = False
 
     def step_at(self, position: int) -> str:
-        """Return the name of the step that the record answers at a position of the machine; empty if it does not."""
+        """Return the name of the step that the record answers at a position of the machine.
+
+        Returns an empty string if the record has no answer at that position.
+        """
         if position < len(self.answers):
             return self.answers[position].name
         return ""
 
     def answer_at(self, position: int, command: Command) -> Input | None:
-        """Return the answer to a command; None if it runs again, or if its parts are answered one by one."""
+        """Return the answer to a command, or None if the command runs again or its parts are answered one by one."""
         if position >= len(self.answers) or isinstance(command, Prepare | RunTools | RunPlan):
             return None
         return self.answers[position].gave
 
     @property
     def prepared(self) -> Prepared | None:
-        """The recorded result of PREPARE, if it is taken."""
+        """The recorded result of PREPARE, or None if it is not reused."""
         return next((one.gave for one in self.answers if isinstance(one.gave, Prepared)), None)
 
     def seed_at(self, step: str, position: int) -> int | None:
-        """Return the seed of a machine's inference at a position; None without an inference or a seed."""
+        """Return the seed of a machine's inference at a position, or None if there is no inference or no seed."""
         seeds = self.seeds.get(step, ())
         return seeds[position] if position < len(seeds) else None
 
     def find_call(self, call: ToolCall, step: str, given: Collection[str]) -> ToolCallRecord | None:
-        """Return the record of a call, or of an equal call not yet in `given`, preferring the same step.
+        """Return the record of a call, or of an equal call whose ID is not in `given`.
 
-        A call of a taken answer is found by its id, since an approval may have changed its arguments.
+        A call of the same step is preferred. A call of a reused answer is found by its ID, since an approval may have
+        changed its arguments.
         """
         if not step and call.id in self.kept_ids:
             return next(one.record for one in self.calls if one.record.id == call.id)
@@ -83,7 +87,10 @@ class RecordedAnswers:
 
 
 def _is_equal(record: ToolCallRecord, call: ToolCall) -> bool:
-    """Return whether a call has the tool and the arguments of a recorded call, in any order of the arguments."""
+    """Return whether a call has the same tool and the same arguments as a recorded call.
+
+    The order of the arguments does not matter.
+    """
     if record.name != call.name or record.arguments_json == call.arguments_json:
         return record.name == call.name
     try:

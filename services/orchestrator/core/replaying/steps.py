@@ -1,6 +1,6 @@
 """The steps of an execution, read from its entries: the result of each command, under a stable name.
 
-The machine runs over the entries again, since only its commands say which step a failure ended.
+The machine processes the entries again, because only its commands show which step ended in a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.plan import Plan
 
 PREPARE = "prepare"
-PLAN_STEP = "plan/"  # The names of a plan's steps begin with it.
+PLAN_STEP = "plan/"  # the prefix of the names of a plan's steps
 _ONCE: Mapping[type[Command], str] = MappingProxyType(
     {Prepare: PREPARE, MakePlan: "plan", Sample: "sample", Decide: "decide"}
 )
@@ -36,7 +36,7 @@ _COUNTED: Mapping[type[Command], str] = MappingProxyType({Infer: "infer", RunToo
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """The answer to a command of an execution's machine, under the name of its step."""
+    """The answer to a command of an execution's machine, with the name of the step."""
 
     name: str
     gave: Input
@@ -47,13 +47,13 @@ class Record:
     """An execution as recorded in its entries.
 
     Attributes:
-        admitted: Its admission.
+        admitted: The admission of its request.
         answers: The answers to the commands of its machine, in order.
-        plan: Its plan, if it has a plan.
+        plan: Its plan, or None if it has no plan.
         plan_steps: The steps of its plan, in the order in which they ended.
-        calls: Its calls that ended.
-        seeds: The seeds of each machine's inferences, by plan step ("" for the execution's own machine) and by the
-            position of the machine's command; None for other commands.
+        calls: The tool calls that ended.
+        seeds: The seeds of each machine's inferences, by plan step ("" for the machine of the execution) and by the
+            position of the machine's command. The seed of any other command is None.
     """
 
     admitted: Admitted
@@ -65,18 +65,18 @@ class Record:
 
     @property
     def step_names(self) -> tuple[str, ...]:
-        """The names of its steps, in order."""
+        """The names of the recorded steps, in order."""
         return (*(one.name for one in self.answers), *(PLAN_STEP + one.result.name for one in self.plan_steps))
 
 
 class StepNames:
-    """Names the commands of one machine, in order."""
+    """Assigns names to the commands of one machine, in order."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def next(self, command: Command) -> str:
-        """Return the name of the next command; empty for a command that is not a separate step."""
+        """Return the name of the next command, or an empty string if the command is not a separate step."""
         if type(command) in _ONCE:
             return _ONCE[type(command)]
         kind = _COUNTED.get(type(command), "")
@@ -87,7 +87,7 @@ class StepNames:
 
 
 def read_record(entries: Sequence[Entry]) -> Record:
-    """Read an execution's entries; raises ValueError for entries that are not from an execution."""
+    """Read an execution's entries. Raises ValueError if the entries are not those of one execution."""
     first, *rest = entries or (None,)
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument
@@ -107,7 +107,7 @@ def read_record(entries: Sequence[Entry]) -> Record:
 
 
 def _inputs_of(entries: Sequence[Entry]) -> Iterator[Input]:
-    """Yield the inputs of the execution's own machine."""
+    """Yield the inputs of the execution's machine, without the inputs of its steps' machines."""
     for entry in entries:
         if isinstance(entry, Admitted):
             raise ValueError("an execution is admitted once")  # noqa: TRY004 - not a wrong type of argument

@@ -1,6 +1,6 @@
-"""Decides which results a replay takes from the record of an execution.
+"""Decides which results a replay reuses from the record of an execution.
 
-The taken answers must fit the commands of the changed request, so a machine tests them before the replay is admitted.
+The reused answers must fit the commands of the changed request, so a machine tests them before the replay is admitted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from services.orchestrator.core.replaying.recorded_answers import RecordedAnswer
 from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
 
 _FREE = TokenUsage()
-MAX_NAMED_STEPS = 40  # A message that named all steps could be long.
-# The step `prepare` settles these fields; each has its name in the contract.
+MAX_NAMED_STEPS = 40  # A message that lists all steps could be too long.
+# The fields that the step `prepare` resolves, with their names in the contract.
 _SETTLED: Mapping[str, str] = MappingProxyType(
     {
         "output": "output",
@@ -38,7 +38,7 @@ _SETTLED: Mapping[str, str] = MappingProxyType(
 
 
 def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPolicy) -> RecordedAnswers:
-    """Return the results that a replay takes from a record; raises InvalidRequest for an impossible replay."""
+    """Return the results that a replay reuses from a record. Raises InvalidRequest if the replay is impossible."""
     before = record.admitted.request
     if request.mode is not before.mode:
         raise InvalidRequest(f"the recorded request has mode {before.mode}, and its replay cannot have {request.mode}")
@@ -67,7 +67,7 @@ def _check_step(name: str, record: Record) -> None:
 
 
 def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, str]:
-    """Return the step of each call with a changed result, by the id of the call."""
+    """Return the step of each call that has a changed result, by the ID of the call."""
     made = {one.record.id: PLAN_STEP + one.step for one in record.calls if one.step}
     for answer in record.answers:
         if isinstance(answer.gave, ToolsRan):
@@ -82,7 +82,10 @@ def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, st
 
 
 def _check_owners(owners: Mapping[str, str], answers: Sequence[RecordedAnswer], steps: Sequence[StepEnded]) -> None:
-    """Raise InvalidRequest for a changed result that something from the record has read, or replaces."""
+    """Raise InvalidRequest if a changed result would have no effect on reused results.
+
+    This is the case if reused answers depend on the recorded result, or if the plan step of the call is reused.
+    """
     taken = {PLAN_STEP + one.result.name for one in steps} | {one.name for one in answers[:-1]}
     for call_id, owner in owners.items():
         if owner in taken:
@@ -93,7 +96,7 @@ def _check_owners(owners: Mapping[str, str], answers: Sequence[RecordedAnswer], 
 
 
 def _answers_before(first: str, record: Record) -> tuple[RecordedAnswer, ...]:
-    """Return the answers before the first step that runs again: by default, those up to PREPARE's."""
+    """Return the answers before the first step that runs again: by default, the answers up to PREPARE."""
     names = [one.name for one in record.answers]
     if first in names:
         return record.answers[: names.index(first)]
@@ -116,7 +119,10 @@ def _check_prepared(request: Request, before: Request, *, takes_prepared: bool) 
 
 
 def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: PlanPolicy) -> Plan | None:
-    """Return the plan after the answers; raises InvalidRequest when the request does not lead to their steps."""
+    """Return the plan after the machine has processed the answers.
+
+    Raises InvalidRequest if the request does not lead to the steps of the answers.
+    """
     outcome = machine.start(replace(request, is_guarded=False), bounds)
     for one in answers:
         expected = ANSWER_OF.get(type(outcome.command))
@@ -130,7 +136,10 @@ def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: Pla
 
 
 def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEnded, ...]:
-    """Return the plan's steps that do not depend on a changed step or on the first step to run again."""
+    """Return the recorded plan steps to reuse.
+
+    They are the steps that do not depend on a changed step, a failed step or the first step to run again.
+    """
     if plan is None or not first.startswith(PLAN_STEP):
         return ()
     before = record.plan.steps if record.plan is not None else ()
@@ -141,7 +150,7 @@ def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEn
 
 
 def _with_dependents(names: set[str], plan: Plan) -> set[str]:
-    """Return steps with all that depend on them, directly or not."""
+    """Return steps together with all steps that depend on them, directly or indirectly."""
     needed = dependencies_of(plan)
     while more := {name for name, inputs in needed.items() if name not in names and names.intersection(inputs)}:
         names = names | more
@@ -155,7 +164,10 @@ def _kept_ids(answers: Sequence[RecordedAnswer]) -> frozenset[str]:
 def _calls_of(
     policy: ReplayPolicy, record: Record, kept_ids: Collection[str], steps: Collection[str]
 ) -> tuple[CallEnded, ...]:
-    """Return the calls with reused results, with the changes; calls of taken steps are left out."""
+    """Return the calls whose results are reused, with the changed results.
+
+    The calls of reused steps are left out.
+    """
     changes = {one.call_id: one for one in policy.results}
     is_live = policy.tools is ReplayTools.LIVE
     return tuple(
@@ -172,7 +184,10 @@ def _changed(call: CallEnded, change: ChangedResult | None) -> CallEnded:
 
 
 def without_usage(gave: Input) -> Input:
-    """Return an answer that cost nothing; PREPARE's has its history in full, and not a conversation's positions."""
+    """Return an answer without usage.
+
+    The answer of PREPARE contains its whole history, so the positions in a conversation are reset.
+    """
     match gave:
         case Prepared():
             return replace(gave, usage=_FREE, history_start=0, history_end=0)
@@ -193,6 +208,6 @@ def without_usage(gave: Input) -> Input:
 
 
 def step_without_usage(ended: StepEnded) -> StepEnded:
-    """Return the end of a plan's step that cost nothing."""
+    """Return the end of a plan's step without usage."""
     enforcement = ended.enforcement and replace(ended.enforcement, judge_usage=_FREE)
     return StepEnded(replace(ended.result, usage=_FREE), enforcement)

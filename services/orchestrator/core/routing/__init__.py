@@ -1,1 +1,1 @@
-"""Chooses the replica of the inference service that gives the first token soonest."""
+"""Chooses the replica of the inference service that is expected to return the first token soonest."""

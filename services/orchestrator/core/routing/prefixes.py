@@ -1,7 +1,7 @@
-"""Keys of prompt prefixes: replicas and orchestrators name a cached prefix by its key.
+"""Keys of prompt prefixes, by which replicas and orchestrators identify a cached prefix.
 
-A prompt is a sequence of bytes here: its tools, then its messages. The key of a block hashes the bytes from the
-beginning of the prompt to the end of the block, so that equal keys mean equal prefixes. An incomplete last block has no
+Here a prompt is a sequence of bytes: its tools, then its messages. The key of a block is a hash of the bytes from the
+start of the prompt to the end of the block, so that equal keys mean equal prefixes. An incomplete last block has no
 key.
 """
 
@@ -11,14 +11,14 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-BLOCK_BYTES = 256  # some 60 tokens of English
+BLOCK_BYTES = 256  # about 60 tokens of English
 MAX_BLOCKS = 512
 _KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPrefixes:
-    """The keys of a prompt's blocks, shortest beginning first, and the prompt's size."""
+    """The keys of a prompt's blocks, in the order of the blocks, and the size of the prompt."""
 
     keys: tuple[int, ...]
     size_bytes: int
@@ -27,8 +27,8 @@ class PromptPrefixes:
 def prefixes_of(owner: bytes, secret: bytes, parts: Iterable[bytes]) -> PromptPrefixes:
     """Return the keys of at most `MAX_BLOCKS` blocks of a prompt, given its parts in order.
 
-    Keys differ between owners, which do not share a cache. Without the `secret`, of at most 64 bytes, a key reveals
-    nothing about the prompt.
+    Owners do not share a cache, so their keys differ. A key reveals nothing about the prompt to a reader who does not
+    know the `secret`, which has at most 64 bytes.
     """
     prompt = b"".join(parts)
     digest = hashlib.blake2b(len(owner).to_bytes(4, "big") + owner, digest_size=_KEY_BYTES, key=secret)

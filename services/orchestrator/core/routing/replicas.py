@@ -1,24 +1,25 @@
 """One orchestrator's view of the replicas of a service, and its choice of a replica for each call.
 
-Theory of operation. The choice minimizes the estimated time to the first token: the prompt tokens that wait at a
-replica, the call's own prompt without the blocks that the replica has cached, and the sequences that it decodes, times
-the replica's time per token. A cached prefix is thus worth exactly the time that it saves. Nearly equal estimates are
-common while replicas are idle; then the prompt's first block decides (rendezvous hashing), so that several
-orchestrators choose alike without communication.
+Theory of operation. The choice minimizes the estimated time to the first token. The estimate adds the prompt tokens
+that wait at a replica, the prompt of the call without the blocks that the replica has cached, and the sequences that
+the replica decodes. The sum is multiplied by the replica's time per token. A cached prefix is thus worth exactly the
+time that it saves. Nearly equal estimates are common while replicas are idle. In that case the first block of the
+prompt decides (rendezvous hashing), so that several orchestrators choose alike without communication.
 
-A replica sends reports: its load, which counts the calls of all orchestrators, and the keys that it holds. Calls
-started since the last report are added. Stale reports are ignored: then only the orchestrator's own calls count, and
-the keys that those calls have left there. That is the least-requests rule, weighted by work.
+A replica sends reports of its load, which counts the calls of all orchestrators, and of the keys that it holds. Calls
+started since the last report are added. Stale reports are ignored. In that case only the orchestrator's calls count,
+with the keys that those calls have left at the replica. This is the least-requests rule, weighted by work.
 
 The time per prompt token is learned from the times to first tokens. The fixed part of a first token's time, apart from
-its prompt, is nearly the same at all replicas. It is subtracted: otherwise the calls of a replica with mostly cached
-prompts would make that replica seem slow.
+its prompt, is nearly the same at all replicas. It is subtracted, because otherwise a replica that receives mostly
+cached prompts would seem slow.
 
 Invariants:
     1. A replica to be avoided is never chosen.
     2. A silent replica is chosen only while all replicas are silent.
     3. A call that has ended counts nothing.
-    4. At most `MAX_KEYS` keys are remembered for a replica in each of two sets: reported keys, and keys of own calls.
+    4. At most `MAX_KEYS` keys are remembered for a replica in each of two sets: reported keys, and the keys of this
+       orchestrator's calls.
 
 Sources: the shortest expected work, M. Harchol-Balter, "Performance Modeling and Design of Computer Systems", 2013,
 chapter 24; rendezvous hashing, D. Thaler and C. Ravishankar, 1998.
@@ -35,23 +36,24 @@ from dataclasses import dataclass, field
 from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefixes
 
 FIRST_TOKEN_S = 0.002
-# A replica's time is a mean over about so many of its last tokens.
+# A replica's time per token is a mean over approximately this number of its last tokens.
 _REMEMBERED_TOKENS = 16_384.0
-# Weight in tokens of the mean of all replicas in a replica's own estimate. With smaller values, noise looks like a
-# difference, since later arrivals also delay first tokens. A replica that is several times slower still stands out.
+# Weight, in tokens, of the mean of all replicas in the estimate for one replica. With a smaller weight, noise looks
+# like a difference, since later arrivals also delay first tokens. A replica that is several times slower still stands
+# out.
 _SHARED_TOKENS = 16_384.0
-# The least time is forgotten by so much with each call.
+# The remembered minimum grows by this factor with each call, so that an old minimum loses its effect.
 _LEAST_GROWTH = 1.01
 _LEAST_TOKEN_S = 1e-6
 MAX_KEYS = 16_384
 NEWS_AGE_S = 2.0
-# Time in which a replica reports the keys of a call; later, unreported keys count as not held.
+# Time within which a replica reports the keys of a call. After that time, unreported keys count as not held.
 SENT_AGE_S = 5.0
-# A sequence that is decoded delays a prompt about as much as so many tokens of another prompt.
+# A sequence in decoding delays a prompt about as much as this number of tokens of another prompt.
 DECODED_TOKENS = 12
-# Estimates differ by so much through chance.
+# Estimates that differ by at most this factor may differ only by chance.
 ALIKE = 1.05
-# The tokens of a prompt delay later prompts as much as the prompt itself.
+# New tokens count twice, because the tokens of a prompt delay later prompts as much as the prompt itself.
 NEW_WEIGHT = 2.0
 FIRST_BYTES_PER_TOKEN = 4.0
 FIRST_ANSWER_S = 1.0
@@ -61,7 +63,7 @@ _LEARNING = 0.1
 
 @dataclass(slots=True)
 class Speed:
-    """The tokens that were computed lately, and the time that they took."""
+    """The number of recently computed tokens, and the time that they took."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -73,12 +75,12 @@ class Speed:
         self.seconds = self.seconds * kept + seconds
 
     def token_s(self, expected_s: float) -> float:
-        """Return the time for a token, where others need the expected time."""
+        """Return the time per token, where `expected_s` is the mean time of all replicas."""
         return max(_LEAST_TOKEN_S, (self.seconds + _SHARED_TOKENS * expected_s) / (self.tokens + _SHARED_TOKENS))
 
 
 class Speeds:
-    """The speed of all replicas together, and the fixed time of a first token apart from its prompt."""
+    """The mean speed of all replicas, and the fixed part of the time to a first token."""
 
     def __init__(self) -> None:
         self._all = Speed(1.0, FIRST_TOKEN_S)
@@ -86,11 +88,17 @@ class Speeds:
 
     @property
     def expected_s(self) -> float:
-        """Time per token of a replica without measurements."""
+        """The time per token of a replica without measurements."""
         return self._all.seconds / self._all.tokens
 
     def learn(self, speed: Speed, tokens: float, seconds: float) -> None:
-        """Note that a replica of this speed gave a first token, and how many prompt tokens were computed before it."""
+        """Record that a replica of this speed returned a first token.
+
+        Args:
+            speed: The speed of the replica.
+            tokens: The number of prompt tokens computed before the first token.
+            seconds: The time to the first token.
+        """
         self._least_s = min(seconds, self._least_s * _LEAST_GROWTH)
         for each in (speed, self._all):
             each.learn(tokens, seconds - self._least_s)
@@ -98,7 +106,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work of a replica for all its callers: prompt tokens to compute, sequences, requests in line, and seats."""
+    """The work of a replica for all its callers: prompt tokens to compute, running and waiting sequences, seats."""
 
     pending_tokens: int = 0
     running: int = 0
@@ -110,7 +118,8 @@ class Load:
 class Call:
     """A call that has not ended.
 
-    `new_tokens` of its prompt were expected to be computed, after `before_tokens` of others and `seat_s` for a seat.
+    `new_tokens` is the number of prompt tokens expected to be computed for this call, and `before_tokens` is the number
+    expected to be computed before them for other calls. `seat_s` is the expected wait for a seat.
     """
 
     replica: str
@@ -137,7 +146,10 @@ class _Replica:
         return now_s - self.news_s <= NEWS_AGE_S
 
     def load_at(self, now_s: float, expected_s: float) -> Load:
-        """Return the load by the news and the calls since then, or by the own calls alone if the news are old."""
+        """Return the load according to the last report and the calls since then.
+
+        If the report is old, only this orchestrator's calls count.
+        """
         known, since_s = Load(seats=self.load.seats), -math.inf
         if self.has_news(now_s):
             known, since_s = self.load, self.news_s
@@ -148,7 +160,7 @@ class _Replica:
         return Load(round(pending), known.running + len(recent), known.waiting, known.seats)
 
     def held_blocks(self, keys: Iterable[int], now_s: float) -> int:
-        """Return how many of a prompt's first blocks the replica holds; those after the first gap do not count."""
+        """Return the number of a prompt's blocks that the replica holds, up to the first block that it lacks."""
         sent_since_s = -math.inf
         if self.has_news(now_s):
             sent_since_s = now_s - SENT_AGE_S
@@ -160,7 +172,7 @@ class _Replica:
         return blocks
 
     def send(self, keys: Iterable[int], now_s: float) -> None:
-        """Note the keys of a prompt that is sent there."""
+        """Record the keys of a prompt that is sent to the replica."""
         for key in keys:
             self.sent_s[key] = now_s
             self.sent_s.move_to_end(key)
@@ -177,11 +189,14 @@ class Replicas:
         self._bytes_per_token = FIRST_BYTES_PER_TOKEN
 
     def resolve(self, addresses: Collection[str]) -> None:
-        """Take the addresses that the service has now; forget the others."""
+        """Set the current addresses of the service, and remove all other replicas."""
         self._replicas = {address: self._replicas.get(address) or _Replica() for address in addresses}
 
     def choose(self, prefixes: PromptPrefixes, now_s: float, avoided: Collection[str] = ()) -> Call | None:
-        """Return a call to the replica with the least estimate, counted until it ends; None without a replica."""
+        """Return a call to the replica with the least estimate, or None if there is no replica.
+
+        The call counts until it ends.
+        """
         left = [address for address in self._replicas if address not in avoided]
         talking = [address for address in left if self._is_talking(address, now_s)]
         plans = [self._plan(address, prefixes, now_s) for address in talking or left]
@@ -214,13 +229,13 @@ class Replicas:
             replica.answer_s += _LEARNING * ((now_s - call.started_s) - replica.answer_s)
 
     def note_load(self, address: str, load: Load, now_s: float) -> None:
-        """Take the news of a replica's load."""
+        """Record a report of a replica's load."""
         replica = self._replicas.get(address)
         if replica is not None:
             replica.load, replica.news_s = load, now_s
 
     def note_keys(self, address: str, added: Iterable[int], removed: Iterable[int], *, is_first: bool) -> None:
-        """Record a report of the keys that a replica holds; the first report replaces all earlier keys."""
+        """Record a report of the keys that a replica holds. The first report replaces all earlier keys."""
         replica = self._replicas.get(address)
         if replica is None:
             return
@@ -233,17 +248,17 @@ class Replicas:
             del replica.reported[key]
 
     def note_mute(self, address: str) -> None:
-        """Note that a replica sends no news at all: its silence says nothing about it."""
+        """Record that a replica never sends reports, so that the lack of reports does not count against it."""
         replica = self._replicas.get(address)
         if replica is not None:
             replica.is_mute = True
 
     def work_of(self, address: str, now_s: float) -> Load:
-        """Return the current work of a replica, as far as it is known."""
+        """Return the current work of a replica, as far as the work is known."""
         return self._replicas[address].load_at(now_s, self._speeds.expected_s)
 
     def keys_of(self, address: str) -> int:
-        """Return how many reported keys of a replica are remembered."""
+        """Return the number of reported keys that are remembered for a replica."""
         return len(self._replicas[address].reported)
 
     def _is_talking(self, address: str, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Approvals: calls of tools that wait for a person's decision."""
+"""Approvals of tool calls that wait for a person's decision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_REASON_CHARS = 500
 
 
 class Decision(StrEnum):
-    """The decision about a call."""
+    """The kind of decision about a call."""
 
     APPROVED = "APPROVED"
     REJECTED = "REJECTED"
@@ -24,8 +24,8 @@ class Decision(StrEnum):
 class Resolution:
     """The decision about a call.
 
-    `subject` is the deciding caller, empty if unnamed. `arguments_json` replaces the arguments of an approved call
-    unless it is empty. `reason` is shown to the model.
+    `subject` is the caller who decided, or an empty string if the caller has no name. `arguments_json` replaces the
+    arguments of an approved call unless it is empty. `reason` is shown to the model.
     """
 
     decision: Decision
@@ -35,13 +35,16 @@ class Resolution:
     reason: str = ""
 
     def agrees_with(self, other: Resolution) -> bool:
-        """Return whether both decisions are the same."""
+        """Return whether two decisions are the same."""
         return (self.decision, self.arguments_json) == (other.decision, other.arguments_json)
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that needs a decision; `resolution` is None until then. `reason` says why it was not allowed."""
+    """A call that needs a decision. `resolution` is None until the decision.
+
+    `reason` is the reason that the call was not allowed.
+    """
 
     request_id: str
     tool_call_id: str
@@ -54,7 +57,7 @@ class Approval:
     resolution: Resolution | None = None
 
     def is_for(self, other: Approval) -> bool:
-        """Return whether both are about the same call: a decision is valid only for the same arguments."""
+        """Return whether both approvals are about the same call. A decision is valid only for the same arguments."""
         return (self.tool_call_id, self.tool_name, self.arguments_json) == (
             other.tool_call_id,
             other.tool_name,
@@ -62,23 +65,23 @@ class Approval:
         )
 
     def has_expired(self, now: datetime) -> bool:
-        """Return whether the time for a decision is over."""
+        """Return whether the time for a decision has run out without a decision."""
         return self.resolution is None and now >= self.expires_at
 
     @property
     def waited_s(self) -> float | None:
-        """The time that the call waited; None while it waits."""
+        """The time that the call waited, or None while it waits."""
         if self.resolution is None:
             return None
         return (self.resolution.resolved_at - self.requested_at).total_seconds()
 
     def resolved(self, resolution: Resolution) -> Approval:
-        """Return the approval with a decision."""
+        """Return the approval with a decision set."""
         return replace(self, resolution=resolution)
 
 
 def reason_to_ask(spans: Sequence[TaintedSpan]) -> str:
-    """Say why a call needs an approval."""
+    """Return the reason that a call needs an approval."""
     if not spans:
         return "the policy asks before each call of this tool"
     named = ", ".join(sorted({f"{span.argument!r} from {span.source}" for span in spans}))
@@ -86,7 +89,7 @@ def reason_to_ask(spans: Sequence[TaintedSpan]) -> str:
 
 
 def refusal_of(approval: Approval) -> str:
-    """Return the refusal of a call for the model; empty if it was approved."""
+    """Return the refusal of a call for the model, or an empty string if the call was not refused."""
     resolution = approval.resolution
     if resolution is None or resolution.decision is Decision.APPROVED:
         return ""

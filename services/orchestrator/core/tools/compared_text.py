@@ -1,4 +1,4 @@
-"""Normalized texts for comparing texts of different authors: words, identifiers, groups of characters."""
+"""Normalized texts for comparing texts of different authors: words, identifiers and groups of characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pagantic_common.domain.text.normalization import INVISIBLE, normalize_nfkc
 
 _WORD = re.compile(r"[\w@./\\:+-]+")
-_EDGES = "./\\:+-"  # characters that end sentences and URLs are no part of a word
+_EDGES = "./\\:+-"  # characters at the edges of a word that do not belong to it, such as the end of a sentence
 _IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
 _PART = re.compile(r"[^/\\:]+")
 _HOST = re.compile(r"[^@]*\w\.[a-z]\w+")
@@ -17,12 +17,12 @@ _SEPARATOR = re.compile(r"[\W_]+")
 
 
 def _comparable(text: str) -> str:
-    """Return a text in a form that can be compared."""
+    """Return a normalized form of a text for comparisons."""
     return INVISIBLE.sub("", normalize_nfkc(INVISIBLE.sub("", text))).casefold()
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in a form that can be compared."""
+    """Return the words of a text in a normalized form for comparisons."""
     stripped = (word.strip(_EDGES) for word in _WORD.findall(_comparable(text)))
     return [_number_or_word(word) for word in stripped if word]
 
@@ -33,19 +33,22 @@ def grouped_of(text: str) -> str:
 
 
 def identifiers_of(words: Iterable[str]) -> list[str]:
-    """Return the identifiers among words, and the hosts and other identifiers inside paths and URLs."""
+    """Return the identifiers among words, followed by the hosts and other identifiers inside paths and URLs."""
     found = [word for word in words if _IDENTIFIER.search(word)]
     parts = [part for word in found for part in _PART.findall(word) if part != word and _is_telling(part)]
     return [*found, *parts]
 
 
 def hosts_of(identifiers: Iterable[str]) -> list[str]:
-    """Return the hosts of addresses: an address is searched as a whole, but a call may use only its host."""
+    """Return the hosts of addresses.
+
+    An address is searched as a whole, but a call may use only the host.
+    """
     return [host for _, at, host in (word.rpartition("@") for word in identifiers) if at]
 
 
 def _is_telling(part: str) -> bool:
-    """Return whether a part of a URL or a path names its target."""
+    """Return whether a part of a URL or a path identifies its target."""
     return bool(_HOST.fullmatch(part)) or "@" in part
 
 
@@ -57,15 +60,15 @@ def _number_or_word(word: str) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Join words with blanks, including a blank at each end, so that a run of words can be searched."""
+    """Join words with blanks and add a blank at each end, so that a sequence of words can be searched."""
     return f" {' '.join(words)} "
 
 
 def between_breaks(joined: str) -> str:
-    """Return a text with line breaks of its own, so that it can be counted where it stands alone."""
+    """Return a text between line breaks, so that its occurrences as a whole line can be counted."""
     return f"\n{joined}\n"
 
 
 def is_plain(words: Sequence[str]) -> bool:
-    """Return whether a value consists of several words without an identifier."""
+    """Return whether a value consists of several words and contains no identifier."""
     return len(words) > 1 and not any(map(_IDENTIFIER.search, words))

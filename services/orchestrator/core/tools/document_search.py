@@ -17,12 +17,12 @@ MAX_QUERY_CHARS: Final = 8192
 MAX_CHUNKS: Final = 20
 DEFAULT_CHUNKS: Final = 5
 MAX_RESULT_BYTES: Final = 65_536
-MAX_SHOWN_CHARS: Final = 8192  # a longer chunk is cut, so that at least one chunk fits
+MAX_SHOWN_CHARS: Final = 8192  # A longer chunk is cut, so that at least one chunk fits.
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentQuery:
-    """The arguments of a call."""
+    """The arguments of a call to the tool."""
 
     query: str
     collection: str
@@ -30,7 +30,10 @@ class DocumentQuery:
 
 
 class DocumentSearch:
-    """The tool that searches these collections; a model names the collection only if there are several."""
+    """The tool that searches the given collections.
+
+    A model names the collection only if there are several collections.
+    """
 
     def __init__(self, collections: Sequence[str]) -> None:
         self._collections = collections
@@ -50,7 +53,7 @@ class DocumentSearch:
         self._checker = ArgumentChecker(NAME, self.definition.parameters_json)
 
     def read(self, arguments_json: str) -> DocumentQuery:
-        """Read a call's arguments; raises InvalidRequest (TOOL_INVALID_ARGUMENTS)."""
+        """Parse a call's arguments. Raises InvalidRequest (TOOL_INVALID_ARGUMENTS) if they are invalid."""
         try:
             arguments = self._checker.parse(arguments_json)
         except InvalidArguments as error:
@@ -71,7 +74,7 @@ def _parameters(collections: Sequence[str]) -> Iterator[tuple[str, Mapping[str, 
 
 
 def write_result(chunks: Sequence[Chunk], max_bytes: int = MAX_RESULT_BYTES) -> str:
-    """Return as JSON the chunks that fit into `max_bytes`, the best first, and how many were left out."""
+    """Return as JSON the chunks that fit into `max_bytes`, best first, and the number of chunks left out."""
     written: list[dict[str, Any]] = []
     size_bytes = len(_write(written, len(chunks)).encode())
     for chunk in chunks:

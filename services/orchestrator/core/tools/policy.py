@@ -18,12 +18,12 @@ MAX_PATTERN_CHARS = 64
 _CLASS_PREFIX = "safety:"
 _PATTERN = re.compile(rf"[A-Za-z0-9_*-]{{1,{MAX_PATTERN_CHARS}}}")
 _PATTERN_HELP = f"a tool has 1 to {MAX_PATTERN_CHARS} letters, digits, '_' or '-', and * stands for any text"
-# CHAT offers tools of these classes only where the request or the deployment names the tool.
+# CHAT offers tools of these classes only if the request or the deployment names the tool.
 NAMED_ONLY = frozenset({ToolSafety.WRITE, ToolSafety.EXTERNAL})
 
 
 class ToolAction(StrEnum):
-    """The action for a tool call."""
+    """The action on a tool call."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -35,21 +35,24 @@ _STRICTNESS = list(ToolAction)
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """The action for tools with a name that matches `pattern` (`*` is any text), or for the tools of a safety class."""
+    """The action for the tools whose name matches `pattern`, or for the tools of a safety class.
+
+    In a pattern, `*` stands for any text.
+    """
 
     action: ToolAction
     pattern: str = ""
     safety: ToolSafety | None = None
 
     def matches(self, tool: ToolDefinition) -> bool:
-        """Return whether the rule applies to a tool."""
+        """Return whether the rule matches a tool."""
         if self.pattern:
             return fnmatchcase(tool.name, self.pattern)
         return tool.safety is self.safety
 
     @property
     def specificity(self) -> int:
-        """The rule's rank: an exact name, then a longer pattern, then a shorter pattern, then a class."""
+        """The rank of the rule, in descending order: an exact name, a longer pattern, a shorter pattern, a class."""
         if "*" in self.pattern:
             return len(self.pattern)
         return len(self.pattern) and MAX_PATTERN_CHARS + 1
@@ -57,12 +60,12 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Rules; the most specific rule wins, and among equally specific rules the last."""
+    """A set of rules. The most specific rule wins, and the last rule wins among equally specific rules."""
 
     rules: tuple[ToolRule, ...] = ()
 
     def action_for(self, tool: ToolDefinition) -> ToolAction | None:
-        """Return the action for a tool; None if no rule applies."""
+        """Return the action for a tool, or None if no rule applies."""
         if not self.rules:
             return None
         matching = [rule for rule in self.rules if rule.matches(tool)]
@@ -73,13 +76,13 @@ class ToolPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """The policies of the deployment and of a request. A request can only be stricter than the deployment."""
+    """The policies of the deployment and of a request. A request can only make the deployment's policy stricter."""
 
     deployment: ToolPolicy = ToolPolicy()
     request: ToolPolicy = ToolPolicy()
 
     def action_for(self, tool: ToolDefinition) -> ToolAction:
-        """Return the stricter of both actions; a tool without a rule may be called."""
+        """Return the stricter of the two policies' actions, or ALLOW if no rule applies."""
         actions = (self.deployment.action_for(tool), self.request.action_for(tool))
         return max((action for action in actions if action), key=_STRICTNESS.index, default=ToolAction.ALLOW)
 
@@ -92,7 +95,10 @@ class ToolPolicies:
 
 
 def check_rules(rules: Sequence[ToolRule]) -> None:
-    """Raise InvalidRequest for too many rules, a rule without a subject, or a pattern that is too long."""
+    """Raise InvalidRequest if there are too many rules, or if a rule is invalid.
+
+    A rule must have either a pattern, of limited length, or a safety class.
+    """
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"tool_rules has {len(rules)} entries: it takes at most {MAX_RULES}")
     for rule in rules:
@@ -103,7 +109,7 @@ def check_rules(rules: Sequence[ToolRule]) -> None:
 
 
 def parse_policy(text: str) -> ToolPolicy:
-    """Read `send_*=ask, safety:external=deny`; raises ValueError."""
+    """Parse a policy such as `send_*=ask, safety:external=deny`. Raises ValueError if it is invalid."""
     return ToolPolicy(tuple(_parse_rule(part.strip()) for part in text.split(",") if part.strip()))
 
 
@@ -122,29 +128,32 @@ def _parse_rule(text: str) -> ToolRule:
 
 
 def size_bytes(tool: ToolDefinition) -> int:
-    """Return how much of a prompt a tool takes, in bytes of UTF-8."""
+    """Return the size of a tool in a prompt, in bytes of UTF-8."""
     texts = (tool.name, tool.description, tool.parameters_json)
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
 def fit_together(tools: Sequence[ToolDefinition], max_bytes: int) -> bool:
-    """Return whether all tools may be offered; 0 bytes is unlimited."""
+    """Return whether all tools fit into `max_bytes`. A limit of 0 means no limit."""
     return not max_bytes or sum(map(size_bytes, tools)) <= max_bytes
 
 
 def query_of(messages: Sequence[Message]) -> str:
-    """Return the words that tools are searched for: the last messages of the user."""
+    """Return the query for searching tools: the last messages of the user."""
     texts = [message.content for message in messages if message.role is Role.USER]
     return "\n".join(texts[-QUERY_MESSAGES:])
 
 
 def called_names(messages: Sequence[Message]) -> list[str]:
-    """Return the names of the tools that a conversation has called, the last first."""
+    """Return the names of the tools that a conversation has called, most recent first."""
     return list(dict.fromkeys(call.name for message in reversed(messages) for call in message.tool_calls))
 
 
 def select(tools: Sequence[ToolDefinition], preferred: Collection[str], max_bytes: int) -> tuple[ToolDefinition, ...]:
-    """Return the preferred tools that fit, the first of them in any case, in the order of `tools`."""
+    """Return the preferred tools that fit, in the order of `tools`.
+
+    The first preferred tool is returned even if it does not fit.
+    """
     by_name = {tool.name: tool for tool in tools}
     chosen: set[str] = set()
     left_bytes = max_bytes

@@ -1,21 +1,22 @@
 r"""Finds call arguments that contain text written neither by the caller nor by the deployment.
 
-Theory of operation. Tool results and retrieved documents are untrusted: their authors may want a call to be made. The
-caller's messages and the system prompt are trusted. Texts are compared word by word: in NFKC, without case and
-invisible characters; numbers by value. A value in the arguments is tainted by an untrusted text that
+Theory of operation. Tool results and retrieved documents are untrusted, because their authors may want to cause a call.
+The caller's messages and the system prompt are trusted. Texts are compared word by word in NFKC, without case and
+invisible characters. Numbers are compared by value. A value in the arguments is tainted by an untrusted text that
 
-    1. contains the value between other words. A tool of class WRITE may take several plain words from anywhere: they
-       are content, not a target; or
+    1. contains the value between other words. A tool of class WRITE accepts several plain words from any text, because
+       such words are content and not a target; or
     2. shares an identifier with the value: a word with a digit, @, /, \, _ or an inner dot, such as an address, or the
        host in a URL; or
-    3. contains its eight or more letters and digits in another grouping, such as an account number.
+    3. contains the letters and digits of the value in another grouping, if there are at least eight, as in an account
+       number.
 
-The model's answers of earlier turns may repeat such texts, so 2 and 3 apply to them, too.
+The model's answers of earlier turns may repeat such texts, so rules 2 and 3 also apply to these answers.
 
-A value is not tainted if the caller wrote it too, if the tool's schema spells it out, or if it is a whole field of a
-structured result: the model looked it up. Results of calls with tainted arguments have no such fields. A number below
-1000 that is such a field may appear in other texts by chance. Texts beyond MAX_TEXT_CHARS are not compared: then every
-call counts as tainted.
+A value is not tainted if the caller also wrote it, if the tool's schema contains it, or if it is a whole field of a
+structured result, because then the model looked it up. Results of calls with tainted arguments have no such fields. A
+number below 1000 that is such a field may also appear in other texts by chance. Texts beyond MAX_TEXT_CHARS are not
+compared, and then every call counts as tainted.
 
 Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025), in which values carry their origin.
 """
@@ -51,7 +52,7 @@ ANSWER = "an earlier answer"
 
 @dataclass(frozen=True, slots=True)
 class TaintedSpan:
-    """A text in an argument, by the argument's path, that `source` brought."""
+    """A text from `source` in an argument. `argument` is the path of the argument."""
 
     argument: str
     source: str
@@ -62,8 +63,8 @@ class TaintedSpan:
 class _Source:
     """The texts from one source.
 
-    `texts` contains them as words, each text between line breaks; if `is_data` is set, they may be fields.
-    `identifiers` contains the identifiers and their parts, `grouped` the letters and digits of each text.
+    `texts` contains the words of each text, with each text between line breaks. If `is_data` is set, the texts may be
+    fields. `identifiers` contains the identifiers and their parts, and `grouped` the letters and digits of each text.
     """
 
     name: str
@@ -73,7 +74,7 @@ class _Source:
     is_data: bool
 
     def taint_of(self, value: _Value) -> Sequence[str]:
-        """Return the parts of a value that come from this source: the whole value, or identifiers."""
+        """Return the parts of a value that come from this source: the whole value, or some of its identifiers."""
         if self._mentions(value.joined) and not value.is_content:
             return (value.text,)
         if self.is_data and between_breaks(value.joined) in self.texts:
@@ -83,7 +84,7 @@ class _Source:
         return [word for word in value.identifiers if word in self.identifiers]
 
     def _mentions(self, joined: str) -> bool:
-        """Return whether a run of words occurs in the source other than as a field that was looked up."""
+        """Return whether a sequence of words occurs in the source other than as a field that was looked up."""
         if not self.is_data:
             return joined in self.texts
         return self.texts.count(joined) > self.texts.count(between_breaks(joined))
@@ -94,7 +95,7 @@ class _Value:
     """A value of an argument.
 
     `is_content` marks plain words, which may occur in any text. `identifiers` and `grouped` must not occur in any
-    untrusted text; `grouped` contains the letters and digits of an identifier in groups.
+    untrusted text. `grouped` contains the letters and digits of an identifier that may be written in groups.
     """
 
     text: str
@@ -106,7 +107,7 @@ class _Value:
 
 @dataclass(slots=True)
 class Provenance:
-    """The authors of the texts of a run. Results are added in the order of arrival."""
+    """The authors of the texts of a run. Results are added in the order in which they arrive."""
 
     _trusted: list[str] = field(default_factory=list)
     _trusted_words: set[str] = field(default_factory=set)
@@ -117,7 +118,7 @@ class Provenance:
     _chars: int = 0
 
     def trust(self, text: str) -> None:
-        """Add a text of the caller or of the deployment."""
+        """Add a text written by the caller or by the deployment."""
         if not self._take(text):
             return
         words = words_of(text)
@@ -126,12 +127,12 @@ class Provenance:
         self._trusted_grouped.append(grouped_of(text))
 
     def trust_values(self, document: str) -> None:
-        """Add the names and values of a JSON document of the caller."""
+        """Add the names and values of a JSON document written by the caller."""
         for _, value, _ in _parts(_parsed(document)):
             self.trust(value)
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
-        """Add an untrusted text; if it is JSON and `is_data` is set, its fields are data."""
+        """Add an untrusted text. If the text is JSON and `is_data` is set, its fields are data."""
         if not self._take(text):
             return
         values = [value for _, value, _ in _parts(_parsed(text))]
@@ -149,9 +150,10 @@ class Provenance:
         return self._chars <= MAX_TEXT_CHARS
 
     def distrust_answer(self, text: str) -> None:
-        """Add the model's answer of an earlier turn, which may repeat a document that is no longer there.
+        """Add the model's answer of an earlier turn, which may repeat a document that is no longer in the conversation.
 
-        Only its identifiers count: plain words are the model's own. Fields that were looked up are data here, too.
+        Only the identifiers in the answer count, because plain words are those of the model. Fields that were looked up
+        are data in the answer, too.
         """
         if not text or not self._take(text):
             return
@@ -161,14 +163,14 @@ class Provenance:
         self._untrusted.append(_Source(ANSWER, "", searched, grouped_of(" ".join(words)), is_data=False))
 
     def add_history(self, messages: Sequence[Message]) -> None:
-        """Add the messages before a run: of them, answers of the model may repeat anybody."""
+        """Add the messages before a run. The model's answers among them may repeat text of any author."""
         self.add_messages(messages)
         for message in messages:
             if message.role is Role.ASSISTANT:
                 self.distrust_answer(message.content)
 
     def add_messages(self, messages: Iterable[Message]) -> None:
-        """Add messages of a conversation: user messages are trusted, tool results are not."""
+        """Add messages of a conversation. User messages are trusted, and tool results are not trusted."""
         arguments: dict[str, str] = {}
         for message in messages:
             arguments |= {call.id: call.arguments_json for call in message.tool_calls}
@@ -179,7 +181,10 @@ class Provenance:
                 self.trust(message.content)
 
     def add_result(self, tool: str, call_id: str, arguments_json: str, result: str) -> None:
-        """Add the result of a call, once; it is data unless the call itself was tainted, or it has whole documents."""
+        """Add the result of a call, unless it was added before.
+
+        The result is data, unless the call itself was tainted or the result contains whole documents.
+        """
         if call_id in self._calls:
             return
         self._calls.add(call_id)
@@ -188,7 +193,10 @@ class Provenance:
         self.distrust(result, f"{tool} ({call_id})", is_data=is_data)
 
     def find_spans(self, arguments_json: str, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:
-        """Return the tainted spans of a call's arguments, at most 20; empty if the arguments are not JSON."""
+        """Return the tainted spans of a call's arguments, at most 20.
+
+        Arguments that are not JSON are compared as a single text.
+        """
         if self._chars > MAX_TEXT_CHARS:
             return (TaintedSpan("", "a conversation that is too long to be compared", ""),)
         if not self._untrusted:
@@ -217,14 +225,14 @@ class Provenance:
         ]
 
     def _is_known(self, words: Sequence[str]) -> bool:
-        """Return whether the caller wrote a value, or it is a small number that was looked up."""
+        """Return whether the caller wrote a value, or whether the value is a small number that was looked up."""
         joined = join_words(words)
         if any(joined in text for text in self._trusted):
             return True
         return _is_small_number(words) and joined in self._fields
 
     def _without_fields(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield the words of a value but for fields of several words, such as a street with its number."""
+        """Yield the words of a value, except fields of several words such as a street with its number."""
         position = 0
         while position < len(words):
             length = self._field_length(words[position : position + MAX_FIELD_WORDS])
@@ -233,12 +241,18 @@ class Provenance:
             position += length or 1
 
     def _field_length(self, words: Sequence[str]) -> int:
-        """Return the length in words of the longest field that begins the given words; 0 unless several words match."""
+        """Return the length in words of the longest field at the start of the words.
+
+        Returns 0 if no field of several words is there.
+        """
         lengths = range(len(words), 1, -1)
         return next((length for length in lengths if join_words(words[:length]) in self._fields), 0)
 
     def _foreign_group(self, text: str) -> str:
-        """Return the letters and digits of a value that may be an identifier in groups; empty for others."""
+        """Return the letters and digits of a value that may be an identifier written in groups.
+
+        Returns an empty string for any other value, and for a value that the caller wrote.
+        """
         grouped = grouped_of(text)
         is_identifier = MIN_GROUPED_CHARS <= len(grouped) <= MAX_GROUPED_CHARS and any(map(str.isdigit, grouped))
         if not is_identifier or any(grouped in text for text in self._trusted_grouped):
@@ -251,7 +265,7 @@ def _is_small_number(words: Sequence[str]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """Return a text's JSON value, or the text itself."""
+    """Return the JSON value of a text, or the text itself if it is not JSON."""
     try:
         return parse_json(text)
     except JsonTextError:
@@ -273,7 +287,7 @@ def _parts(value: Any, path: str = "") -> Iterator[tuple[str, str, bool]]:
 
 
 def _words_of_schema(schema: Any) -> Iterator[str]:
-    """Yield the names and the values that a schema itself spells out."""
+    """Yield the names and the values that a schema lists."""
     if isinstance(schema, list):
         for inner in schema:
             yield from _words_of_schema(inner)

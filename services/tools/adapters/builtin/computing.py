@@ -43,12 +43,12 @@ class CalculatorTool:
     unavailable_reason = ""
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return the number."""
+        """Return the computed number as text."""
         return format_number(await asyncio.to_thread(evaluate, arguments["expression"]))
 
 
 class ClockTool:
-    """Returns the time in a time zone."""
+    """Returns the current time in a time zone."""
 
     definition = ToolDefinition(
         name="clock",
@@ -73,14 +73,14 @@ class ClockTool:
         self._clock = clock
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return time, weekday and time zone as a JSON object."""
+        """Return the time, the weekday and the time zone as a JSON object."""
         name = arguments.get("timezone", "UTC")
         now = self._clock.now().astimezone(_find_timezone(name))
         return dump_json({"time": now.isoformat(timespec="seconds"), "weekday": f"{now:%A}", "timezone": name})
 
 
 def _find_timezone(name: str) -> tzinfo:
-    if name == "UTC":  # works without installed time zone data, too
+    if name == "UTC":  # also works without installed time zone data
         return UTC
     try:
         return ZoneInfo(name)
@@ -116,5 +116,5 @@ class JsonQueryTool:
 
 
 def computing_tools(clock: Clock) -> list[Tool]:
-    """Return the tools that need no setting."""
+    """Return the tools that need no settings."""
     return [CalculatorTool(), ClockTool(clock), JsonQueryTool()]

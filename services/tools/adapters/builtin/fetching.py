@@ -1,7 +1,7 @@
-"""Fetches pages of permitted hosts over HTTP.
+"""Fetches pages from allowed hosts over HTTP.
 
-Each hop is checked by itself: its host against the allowlist, then every address that the host's name has. The
-connection goes to a checked address, so that a name cannot have another address a moment later.
+Each hop is checked separately: first its host against the allowlist, then every address of the host. The connection
+goes to a checked address, so a name cannot change its address between the check and the connection.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from services.tools.ports import Report
 
 MAX_URL_CHARS = 2048
 MAX_REDIRECTS = 5
-MAX_ADDRESSES = 4  # a host's further addresses are not tried
+MAX_ADDRESSES = 4  # further addresses of a host are not tried
 TIMEOUT_S = 20.0
-_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # the result's fields beside its text take at most this
+_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # maximum size of the result's fields other than its text
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 class HttpFetchTool:
-    """Fetches a page of text by GET.
+    """Fetches a text page with GET.
 
-    Its class is EXTERNAL: the URL itself may carry data out.
+    The safety class is EXTERNAL, because the URL itself may carry data out.
 
     Args:
-        allowlist: The hosts that requests may go to.
-        max_bytes: Bytes of a page that are kept, after decompression.
-        max_result_bytes: Bytes of the result; more of the text is cut.
-        resolve: Returns the addresses of a name; raises OSError.
+        allowlist: The hosts to which requests may go.
+        max_bytes: The maximum size of a page after decompression. The rest of the page is dropped.
+        max_result_bytes: The maximum size of the result. Longer text is cut.
+        resolve: Returns the addresses of a host name, or raises OSError.
     """
 
     unavailable_reason = ""
@@ -67,7 +67,7 @@ class HttpFetchTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return status, final URL, content type and text as a JSON object; raises ToolFailed."""
+        """Return the status, final URL, content type and text as a JSON object. Raises ToolFailed."""
         url = _read_url(arguments["url"])
         for _ in range(MAX_REDIRECTS + 1):
             async with AsyncExitStack() as stack:
@@ -78,11 +78,11 @@ class HttpFetchTool:
         raise ToolFailed(f"the page redirects more than {MAX_REDIRECTS} times: try another URL")
 
     async def _get(self, url: httpx.URL, stack: AsyncExitStack) -> httpx.Response:
-        """Return the response, with its body unread, of the first address that accepts the connection."""
+        """Return the response of the first address that accepts the connection. Its body is not read yet."""
         destination = _destination_of(url)
         self._allowlist.check_host(destination)
         addresses = await self._find_addresses(destination)
-        # A client of its own for each request: a kept connection would belong to an address, not to a host.
+        # Each request gets a separate client, because a kept connection would belong to an address, not to a host.
         client = httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=TIMEOUT_S)
         await stack.enter_async_context(client)
         failure: httpx.ConnectError | httpx.ConnectTimeout | None = None
@@ -100,7 +100,7 @@ class HttpFetchTool:
         raise ToolFailed(f"host {url.host[:100]!r} cannot be reached: {failure}", is_final=False)
 
     async def _find_addresses(self, destination: Destination) -> Sequence[Address]:
-        """Return the addresses of a host, all of them permitted; raises ToolFailed."""
+        """Return the addresses of a host, all of which are permitted. Raises ToolFailed."""
         literal = read_address(destination.host)
         if literal is not None:
             addresses: Sequence[Address] = [literal]
@@ -136,7 +136,7 @@ class HttpFetchTool:
 
 
 def _read_url(text: str) -> httpx.URL:
-    """Return a URL without its fragment; raises ToolFailed for a URL that is not HTTP or holds a password."""
+    """Return a URL without its fragment. Raises ToolFailed if the URL is not HTTP or contains a password."""
     try:
         url = httpx.URL(text).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError):
@@ -163,7 +163,7 @@ def _destination_of(url: httpx.URL) -> Destination:
 
 
 def _request_to(client: httpx.AsyncClient, url: httpx.URL, address: Address) -> httpx.Request:
-    """Return the request to an address, with the host's name in the header, in TLS and for the certificate."""
+    """Return the request to an address. The Host header, TLS and the certificate check use the host's name."""
     name = url.raw_host.decode("ascii")
     headers = {
         "host": url.netloc.decode("ascii"),

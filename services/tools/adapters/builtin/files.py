@@ -1,4 +1,4 @@
-"""Tools that read, list and write files below the folders of the deployment."""
+"""Tools that read, list and write files below the folders that the deployment configures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReadFileTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return the text; raises ToolFailed."""
+        """Return the text of the selected lines. Raises ToolFailed."""
         path = arguments["path"]
         content = await asyncio.to_thread(self._files.read, path, MAX_FILE_BYTES)
         try:
@@ -60,7 +60,7 @@ class ReadFileTool:
 
 
 class ListFilesTool:
-    """Lists a folder."""
+    """Lists the entries of a folder."""
 
     unavailable_reason = ""
 
@@ -76,14 +76,14 @@ class ListFilesTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return name, kind and size of each entry as a JSON object; raises ToolFailed."""
+        """Return the name, the kind and the size of each entry as a JSON object. Raises ToolFailed."""
         entries, is_truncated = await asyncio.to_thread(self._files.list_folder, arguments["path"], MAX_ENTRIES)
         listed = [{"name": entry.name, "kind": entry.kind, "bytes": entry.size_bytes} for entry in entries]
         return dump_json({"entries": listed, "is_truncated": is_truncated})
 
 
 class WriteFileTool:
-    """Writes a text file, whole or not at all."""
+    """Writes a text file as a whole or not at all."""
 
     unavailable_reason = ""
 
@@ -103,7 +103,7 @@ class WriteFileTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Say how much was written; raises ToolFailed."""
+        """Return a message that states how much was written. Raises ToolFailed."""
         path = arguments["path"]
         try:
             content = arguments["content"].encode()
@@ -115,7 +115,7 @@ class WriteFileTool:
 
 
 def file_tools(files: RootedFiles) -> list[Tool]:
-    """Return the tools for the existing folders; an empty list without folders."""
+    """Return the tools for the configured folders, or an empty list if there are no folders."""
     tools: list[Tool] = []
     if files.names:
         tools += [ReadFileTool(files), ListFilesTool(files)]

@@ -1,4 +1,4 @@
-"""Opens the built-in tools that a deployment has switched on."""
+"""Opens the built-in tools that the deployment has switched on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.tools.ports import Tool
 
 @dataclass(frozen=True, slots=True)
 class BuiltinOptions:
-    """The reach of the built-in tools; a tool without anything to reach is not offered."""
+    """The limits and resources of the built-in tools. A tool without a resource to use is not offered."""
 
     max_result_bytes: int = 65_536
     fetch_hosts: tuple[AllowedHost, ...] = ()
@@ -35,7 +35,7 @@ class BuiltinOptions:
 
 @asynccontextmanager
 async def open_builtin_tools(options: BuiltinOptions, clock: Clock) -> AsyncIterator[list[Tool]]:
-    """Yield the tools; their worker processes end with the context."""
+    """Yield the tools. Their worker processes end with the context."""
     tools = computing_tools(clock)
     if options.fetch_hosts:
         tools.append(HttpFetchTool(Allowlist(options.fetch_hosts), options.fetch_max_bytes, options.max_result_bytes))

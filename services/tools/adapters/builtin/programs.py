@@ -16,16 +16,16 @@ MAX_PROGRAM_CHARS = 50_000
 MAX_RUN_S = 10.0
 MAX_CONCURRENT_PROGRAMS = 2
 _MAX_ERROR_CHARS = 3000
-_SIGNALLED = 128  # bubblewrap adds the number of the signal that ended a program
+_SIGNALLED = 128  # bubblewrap adds this to the signal number that ended a program
 
 
 class RunProgramTool:
     """Runs a Python program.
 
     Args:
-        sandbox: Runs the programs; None if the machine has no sandbox.
-        max_bytes: Most bytes that a program may print.
-        unavailable_reason: Why there is no sandbox.
+        sandbox: Runs the programs. It is None if the machine has no sandbox.
+        max_bytes: The maximum size of the output of a program.
+        unavailable_reason: The reason that there is no sandbox.
     """
 
     definition = ToolDefinition(
@@ -55,7 +55,7 @@ class RunProgramTool:
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return the output of the program; raises ToolFailed with the end of the output if the program failed."""
+        """Return the program's output. Raises ToolFailed with the end of the output if the program failed."""
         program = arguments["program"]
         if self._sandbox is None:
             raise ToolFailed(self.unavailable_reason)
@@ -87,7 +87,7 @@ def _words_of(status: int) -> str:
 
 
 async def open_program_tool(max_bytes: int) -> RunProgramTool:
-    """Return the tool; where the sandbox cannot be made it is unavailable, and runs nothing."""
+    """Return the tool. If the sandbox cannot be created, the tool is unavailable and runs nothing."""
     try:
         return RunProgramTool(await open_sandbox(), max_bytes)
     except SandboxUnavailable as error:

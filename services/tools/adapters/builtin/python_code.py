@@ -28,10 +28,10 @@ MAX_MEMORY_BYTES = 64 * 1024 * 1024
 MAX_FRAMES = 500
 MAX_WORKERS = 2
 MAX_RUNS_OF_WORKER = 100
-_GRACE_S = 1.0  # after MAX_RUN_S the interpreter itself stops; after this too, its process is killed
+_GRACE_S = 1.0  # The interpreter stops after MAX_RUN_S, and its process is killed this much later
 _MAX_ERROR_CHARS = 2000
 
-# An expression returns its value, other code returns its output.
+# An expression returns its value. Any other code returns its output.
 _PROGRAM = """
 def run(code):
     is_expression = True
@@ -50,7 +50,7 @@ None
 
 
 class _Worker:
-    """The process that runs the code of a call; another thread may stop it."""
+    """The process that runs the code of a call. Another thread may stop the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class _Worker:
 
     @contextmanager
     def running(self, pid: int | None) -> Iterator[None]:
-        """Name the process while it runs the code; raises ToolFailed when the call was stopped before."""
+        """Record the process while it runs the code. Raises ToolFailed if the call has already been stopped."""
         with self._lock:
             if self._is_stopped:
                 raise ToolFailed("the caller has gone")
@@ -71,7 +71,7 @@ class _Worker:
                 self._pid = None
 
     def stop(self) -> None:
-        """Kill the process, now or before it begins; the pool starts a replacement."""
+        """Kill the process now or before it starts. The pool starts a replacement."""
         with self._lock, contextlib.suppress(ProcessLookupError):
             self._is_stopped = True
             if self._pid is not None:
@@ -82,9 +82,9 @@ class PythonTool:
     """Runs an expression or a program.
 
     Args:
-        pool: The worker processes; None if Monty is not installed.
-        max_bytes: Most bytes that a program may print.
-        unavailable_reason: Why there is no pool.
+        pool: The worker processes. It is None if Monty is not installed.
+        max_bytes: The maximum size of the output of a program.
+        unavailable_reason: The reason that there is no pool.
     """
 
     definition = ToolDefinition(
@@ -114,7 +114,7 @@ class PythonTool:
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return the output of the code; raises ToolFailed. Cancelling the call stops the code."""
+        """Return the output of the code. Raises ToolFailed. Cancelling the call stops the code."""
         worker = _Worker()
         await self._places.acquire()
         running = asyncio.get_running_loop().run_in_executor(None, self._run, arguments["code"], worker)
@@ -162,7 +162,7 @@ class PythonTool:
 
 
 def _reason_of(error: pydantic_monty.MontyRuntimeError) -> str:
-    """Return the error as Python writes it, with the line of the code."""
+    """Return the error in Python's form, with the line number in the code."""
     lines = [frame.line for frame in error.traceback() if frame.filename == "<string>"]
     where = ""
     if lines:
@@ -172,7 +172,7 @@ def _reason_of(error: pydantic_monty.MontyRuntimeError) -> str:
 
 @asynccontextmanager
 async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
-    """Offer the tool while the context lasts; without Monty it is there, and unavailable."""
+    """Yield the tool. Without Monty, the tool exists but is unavailable."""
     pool = _make_pool()
     if pool is None:
         yield PythonTool(None, max_bytes, "the package pydantic-monty is not installed")
@@ -182,9 +182,9 @@ async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
 
 
 def _make_pool() -> pydantic_monty.Monty | None:
-    """Return a pool that starts workers on demand; None without the package or its program.
+    """Return a pool that starts workers on demand, or None if the package or its program is missing.
 
-    The asynchronous kind of pool may abort this process when it ends, so threads wait for the workers.
+    Threads wait for the workers, because the asynchronous kind of pool may abort this process when it ends.
     """
     try:
         import pydantic_monty  # noqa: PLC0415 - may be absent on this platform

@@ -1,4 +1,4 @@
-"""Reads, lists and writes files below given folders for tools. Functions block: call them in a thread."""
+"""Reads, lists and writes files below given folders for tools. The functions block, so call them in a thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in a folder: `kind` is file, folder or other."""
+    """An entry of a folder. `kind` is file, folder or other."""
 
     name: str
     kind: str
@@ -43,7 +43,7 @@ class Entry:
 
 
 class RootedFiles:
-    """The files below folders that have names; each path begins with such a name.
+    """The files below named folders. Each path starts with the name of a folder.
 
     Args:
         roots: The folders that may be read, by name.
@@ -61,11 +61,11 @@ class RootedFiles:
 
     @property
     def writable_names(self) -> list[str]:
-        """The names of the folders that may be written."""
+        """The names of the writable folders."""
         return sorted(self._writable)
 
     def read(self, path: str, max_bytes: int) -> bytes:
-        """Return the content of a regular file; raises ToolFailed."""
+        """Return the content of a regular file. Raises ToolFailed."""
         *folders, name = self._split(path)
         with self._explained(path), self._folder(folders) as folder, opened_file(name, READ, folder) as file:
             if not is_regular(file):
@@ -79,7 +79,7 @@ class RootedFiles:
         return content
 
     def list_folder(self, path: str, max_entries: int) -> tuple[list[Entry], bool]:
-        """Return entries of a folder by name, and whether there are more; raises ToolFailed."""
+        """Return entries of a folder by name, and whether there are more entries. Raises ToolFailed."""
         names = self._split(path, least=1)
         entries: list[Entry] = []
         with self._explained(path), self._folder(names) as folder, os.scandir(folder) as found:
@@ -90,7 +90,7 @@ class RootedFiles:
         return sorted(entries, key=_name_of), False
 
     def write(self, path: str, content: bytes, *, is_overwriting: bool) -> None:
-        """Write a whole file or nothing, and make the folders above it; raises ToolFailed."""
+        """Write a whole file or nothing, and create its parent folders. Raises ToolFailed."""
         *folders, name = self._split(path)
         if folders[0] not in self._writable:
             writable = ", ".join(map(repr, self.writable_names))
@@ -109,14 +109,14 @@ class RootedFiles:
         return list(names)
 
     def _folder(self, names: Sequence[str], *, is_made: bool = False) -> AbstractContextManager[int]:
-        """Open the folder at the path of these names; the first name is the name of a root."""
+        """Open the folder at the path of these names. The first name is the name of a root."""
         if is_made:
             return opened_folder(self._roots[names[0]], names[1:], _make_folder)
         return opened_folder(self._roots[names[0]], names[1:])
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
-        """Turn the errors of the system into ToolFailed, without any path of this machine."""
+        """Convert system errors to ToolFailed without any path of this machine."""
         try:
             yield
         except OSError as error:
@@ -136,7 +136,7 @@ def _check_replaceable(path: str, name: str, folder: int) -> None:
 
 
 def _write_whole(name: str, content: bytes, folder: int, *, is_overwriting: bool) -> None:
-    """Write a file under another name, then give it its own: readers see all of it or nothing."""
+    """Write a file under a temporary name and then rename it, so that readers see all of the file or nothing."""
     draft = f".{secrets.token_hex(8)}.part"
     try:
         with opened_file(draft, _CREATE, folder) as file, open(file, "wb", closefd=False) as stream:
@@ -159,7 +159,7 @@ def _entry_of(entry: os.DirEntry[str]) -> Entry:
         return Entry(entry.name, "other", 0)
     try:
         return Entry(entry.name, "file", entry.stat(follow_symlinks=False).st_size)
-    except FileNotFoundError:  # it was deleted meanwhile
+    except FileNotFoundError:  # deleted meanwhile
         return Entry(entry.name, "file", 0)
 
 

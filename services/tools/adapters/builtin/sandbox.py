@@ -1,7 +1,7 @@
-"""Runs Python programs under bubblewrap: in namespaces of their own, without network, rights and other processes.
+"""Runs Python programs under bubblewrap in separate namespaces, without network, privileges and other processes.
 
-A program sees Python's standard library and the system's libraries, read-only, and an empty work folder in memory. A
-seccomp filter keeps it from starting processes, so its limits hold for all that it does.
+A program sees Python's standard library and the system's libraries, both read-only, and an empty work folder in memory.
+A seccomp filter prevents it from starting processes, so its limits apply to everything that it does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _LIMITS = {
     "RLIMIT_NOFILE": MAX_OPEN_FILES,
     "RLIMIT_CORE": 0,
 }
-# Runs inside, first: limits that a program cannot raise again. Bubblewrap cannot limit the number of files, and each
-# takes memory of the kernel. So the launcher has the right to mount until it has done that; no program has the right.
+# Runs first inside the sandbox and sets limits that a program cannot raise again. Bubblewrap cannot limit the number of
+# files, although each file takes kernel memory. The launcher therefore has the right to mount until it has set this
+# limit. No program has that right.
 _LAUNCHER = f"""
 import ctypes, os, resource, sys
 REMOUNT_WITHOUT_RIGHTS, AMBIENT, CLEAR_ALL = 32 | 2 | 4, 47, 4
@@ -54,12 +55,12 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "{_PRO
 
 
 class SandboxUnavailable(Exception):
-    """This machine cannot make the sandbox; the message says why."""
+    """This machine cannot create the sandbox. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a program; `status` is None if the program was stopped, for its time or the size of its output."""
+    """The end of a program. `status` is None if it was stopped because of its time or the size of its output."""
 
     status: int | None
     output: bytes
@@ -67,14 +68,14 @@ class Ending:
 
 
 class Sandbox:
-    """Runs programs, each in a sandbox of its own."""
+    """Runs each program in a separate sandbox."""
 
     def __init__(self, bwrap: Path, filter_bytes: bytes) -> None:
         self._bwrap = bwrap
         self._filter = filter_bytes
 
     async def run(self, program: str, max_output_bytes: int, max_run_s: float) -> Ending:
-        """Run a program to its end, or stop it; its errors are among its output. A caller that leaves stops it."""
+        """Run a program until it ends or is stopped. Its output includes its errors. Cancelling the call stops it."""
         with _in_memory("program", program.encode()) as source, _in_memory("filter", self._filter) as rules:
             process = await asyncio.create_subprocess_exec(
                 *self._command(source, rules),
@@ -114,7 +115,7 @@ class Sandbox:
 
 
 async def open_sandbox() -> Sandbox:
-    """Return a sandbox that has run a program; raises SandboxUnavailable."""
+    """Return a sandbox that has successfully run a program. Raises SandboxUnavailable."""
     if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
         raise SandboxUnavailable("the sandbox for programs needs Linux on x86-64 or ARM64")
     try:
@@ -130,14 +131,14 @@ async def open_sandbox() -> Sandbox:
         raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
     if (ending.status, ending.output) != (0, b"ready\n"):
         reason = ending.output.decode(errors="replace").strip()[:200]
-        # Bubblewrap names paths of the machine, and every caller may read why a tool is unavailable.
+        # Bubblewrap's messages name paths of the machine, and every caller may read the reason for unavailability.
         log.warning("bubblewrap cannot make a sandbox", status=ending.status, reason=reason)
         raise SandboxUnavailable("bubblewrap cannot make a sandbox on this machine: the log of the service says why")
     return sandbox
 
 
 def _python_folders() -> tuple[str, list[str]]:
-    """Return the path of Python inside, and the arguments that show it and the system's libraries."""
+    """Return Python's path inside the sandbox, and the arguments that expose Python and the system's libraries."""
     shown: list[str] = []
     for folder in ("/usr/lib", "/usr/lib64", "/lib", "/lib64"):
         if Path(folder).is_symlink():
@@ -153,7 +154,7 @@ def _python_folders() -> tuple[str, list[str]]:
 
 @contextmanager
 def _in_memory(name: str, content: bytes) -> Iterator[int]:
-    """Give a descriptor that reads the content."""
+    """Yield a descriptor from which the content can be read."""
     descriptor = os.memfd_create(name)
     try:
         with open(descriptor, "wb", closefd=False) as stream:
@@ -165,7 +166,7 @@ def _in_memory(name: str, content: bytes) -> Iterator[int]:
 
 
 async def _read(stream: asyncio.StreamReader | None, max_bytes: int) -> bytes:
-    """Read to the end, or until there are so many bytes."""
+    """Read to the end of the stream, or until `max_bytes` bytes have been read."""
     read = bytearray()
     while stream is not None and len(read) < max_bytes:
         chunk = await stream.read(max_bytes - len(read))

@@ -1,4 +1,4 @@
-"""Queries SQLite databases that the deployment names. Nothing but reading passes, however a statement is written."""
+"""Queries SQLite databases that the deployment configures. Only reading is possible, however a query is written."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PERMITTED_ACTIONS = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
-# Limits of a statement: bytes of a value and of the statement, columns, nesting, parts of a UNION, steps of the
-# compiled statement, arguments of a function, attached databases, the pattern of LIKE, threads.
+# Limits of a statement: the sizes of a value and of the statement in bytes, columns, nesting, parts of a UNION, steps
+# of the compiled statement, arguments of a function, attached databases, the size of a LIKE pattern, and threads.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * MAX_QUERY_CHARS,
@@ -45,11 +45,11 @@ _LIMITS = {
 
 
 class SqlQueryTool:
-    """Runs a SELECT on a SQLite file, opened for reading only.
+    """Runs a SELECT statement on a SQLite file, which is opened read-only.
 
     Args:
-        databases: Files by the name that models use.
-        max_bytes: Most bytes of the result.
+        databases: The files by the names that models use.
+        max_bytes: The maximum size of the result.
     """
 
     unavailable_reason = ""
@@ -81,7 +81,7 @@ class SqlQueryTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return columns and rows as a JSON object; raises ToolFailed. A caller that leaves stops the query."""
+        """Return columns and rows as a JSON object. Raises ToolFailed. Cancelling the call stops the query."""
         path = self._databases[arguments["database"]]
         is_cancelled = threading.Event()
         async with self._places:
@@ -113,7 +113,7 @@ def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
     try:
         database.text_factory = _decode
-        database.execute("PRAGMA trusted_schema=OFF")  # views and indexes of the file call no risky function
+        database.execute("PRAGMA trusted_schema=OFF")  # views and indexes of the file call no risky functions
         database.execute("PRAGMA query_only=ON")
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
@@ -137,17 +137,17 @@ def _authorize(action: int, _first: str | None, second: str | None, _database: s
 
 
 def _reason_of(error: Exception) -> str:
-    """Return the reason in words; SQLite's own messages name no path."""
+    """Return the reason in words. SQLite's messages contain no path."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
         return "only one SELECT statement is permitted, without PRAGMA, ATTACH and functions that reach files"
     return str(error)[:500]
 
 
 def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows: int, max_bytes: int) -> str:
-    """Return columns, rows and whether rows were left out; raises ToolFailed if even a single row does not fit."""
+    """Return columns, rows and whether rows were left out. Raises ToolFailed if not even one row fits."""
     names = dump_json([_text(name) for name in columns])
     written: list[str] = []
-    left_bytes = max_bytes - len(names.encode()) - 64  # the keys around it
+    left_bytes = max_bytes - len(names.encode()) - 64  # reserved for the keys around the data
     is_truncated = False
     for row in rows:
         text = dump_json([_value(value) for value in row])
@@ -162,7 +162,7 @@ def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows
 
 
 def _value(value: Any) -> Any:
-    """Return a value that JSON has: bytes and infinite numbers become words."""
+    """Return a value that JSON can represent. Bytes and numbers that are not finite become text."""
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float) and not math.isfinite(value):

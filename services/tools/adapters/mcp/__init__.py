@@ -1,1 +1,1 @@
-"""Model Context Protocol servers, by the official SDK behind limits of our own."""
+"""Connects to Model Context Protocol servers with the official SDK, behind additional limits."""

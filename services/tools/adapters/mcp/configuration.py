@@ -1,4 +1,4 @@
-"""Servers as the settings name them: the `mcpServers` files that other clients of the protocol have, too."""
+"""Reads the configured servers from `mcpServers` files, which other clients of the protocol also use."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class _File(FileEntry):
 def read_servers(path: Path, variables: Mapping[str, str], hosts: HostAllowlist) -> list[ServerSpec]:
     """Return the enabled servers of a file.
 
-    `${NAME}` and `${NAME:-default}` in a value stand for an environment variable. A server with a URL may call the
-    hosts of the URL and of its authorization server, and `hosts`. Raises InvalidRequest that names the error.
+    `${NAME}` and `${NAME:-default}` in a value stand for an environment variable. A server with a URL may call `hosts`
+    and the hosts of the URL and of its authorization server. Raises InvalidRequest with a message that names the error.
     """
     content = read_json_file(path, _File, "MCP_SERVERS", variables)
     return [_spec_of(name, server, hosts) for name, server in content.mcp_servers.items() if not server.disabled]

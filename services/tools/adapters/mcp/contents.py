@@ -1,4 +1,4 @@
-"""Converts contents of results and entries of lists from servers. Callers bound the texts."""
+"""Converts the contents of results and the entries of lists from servers. Callers limit the size of the texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from services.tools.core.servers import OfferedTool, Prompt, PromptArgument, Res
 
 
 def tool_of(tool: types.Tool) -> OfferedTool:
-    """Decode a tool; a title stands in for a missing description."""
+    """Decode a tool. If the description is missing, a title replaces it."""
     annotations = tool.annotations or types.ToolAnnotations()
     return OfferedTool(
         name=tool.name,
@@ -31,7 +31,7 @@ def tool_of(tool: types.Tool) -> OfferedTool:
 
 
 def resource_of(resource: types.Resource) -> Resource:
-    """Decode a resource; a negative size counts as missing."""
+    """Decode a resource. A negative size is treated as missing."""
     size_bytes = resource.size
     if size_bytes is not None and size_bytes < 0:
         size_bytes = None
@@ -55,7 +55,7 @@ def prompt_of(prompt: types.Prompt) -> Prompt:
 
 
 def text_of_result(result: types.CallToolResult) -> str:
-    """Return the blocks of a result, each as a paragraph; structured content if no block is text."""
+    """Return the blocks of a result as paragraphs. Structured content is added if no block is text."""
     parts = [text_of_block(block) for block in result.content]
     has_text = any(isinstance(block, types.TextContent) for block in result.content)
     if result.structured_content is not None and not has_text:
@@ -64,7 +64,7 @@ def text_of_result(result: types.CallToolResult) -> str:
 
 
 def text_of_block(block: types.ContentBlock) -> str:
-    """Return text as it is, a link as JSON, and a description of other content."""
+    """Return text as it is, a link as JSON, and any other content as a description."""
     match block:
         case types.TextContent():
             return block.text
@@ -103,7 +103,7 @@ def _size_of(base64_text: str) -> int:
 def contents_of(
     resources: Iterable[types.TextResourceContents | types.BlobResourceContents],
 ) -> tuple[ResourceContents, ...]:
-    """Return the data of resources; raises InvalidRequest for a blob that is not base64."""
+    """Return the contents of resources. Raises InvalidRequest if a blob is not base64."""
     return tuple(
         ResourceContents(uri=str(resource.uri), mime_type=resource.mime_type or "", data=_data_of(resource))
         for resource in resources

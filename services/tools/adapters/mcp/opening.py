@@ -1,4 +1,4 @@
-"""Opens sessions: a server's transport, the SDK's client on it, and the reason if either fails."""
+"""Opens sessions: opens a server's transport, runs the SDK's client on it, and explains a failure of either."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from services.tools.ports import McpSession, ServerLost
 _END_TIMEOUT_S = 2.0
 log = get_logger(__name__)
 
-# Connections beyond the calls: streams for changes, and requests for lists.
+# Connections in addition to those of calls: streams for changes, and requests for lists.
 _MORE_CONNECTIONS = 16
 _EXPECTED = (MCPError, OAuthFlowError, httpx2.HTTPError, httpx2.StreamError, OSError, ValidationError, RuntimeError)
 
 
 class SessionTransport(GuardedTransport):
-    """A guarded transport that knows how sessions end, and that the SDK bounds each event of a stream."""
+    """A guarded transport that limits the wait for the end of a session. The SDK limits each event of a stream."""
 
     uncounted_type = "text/event-stream"
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; raises RequestRefused, and ResponseTooLarge while its body is read."""
+        """Send a request. Raises RequestRefused, or ResponseTooLarge while the body is read."""
         if request.method == "DELETE":
             return await self._end_session(request)
         return await super().handle_async_request(request)
 
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
-        """Notify the server that its session ends, and wait briefly for the status alone."""
+        """Inform the server that the session ends, and wait briefly for the status only."""
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 response = await self.send(request)
@@ -60,7 +60,7 @@ class SessionTransport(GuardedTransport):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Limits of a session; `request_timeout_s` limits connecting and every request except tool calls."""
+    """The limits of a session. `request_timeout_s` limits connecting and every request except tool calls."""
 
     max_message_bytes: int = 1024 * 1024
     max_tools: int = 128
@@ -72,8 +72,9 @@ class SessionLimits:
 class SessionOpener:
     """Opens sessions within limits.
 
-    Servers may ask their client to sample a model, to ask the user, or for folders. The service declares no such
-    capability and refuses, because there is no user to answer. Tests replace `elicit`, and the credentials with `auth`.
+    Servers may ask their client to sample a model, to ask the user or to list folders. The service declares no such
+    capability and refuses, because there is no user to answer. Tests replace `elicit`, and set `auth` in place of the
+    credentials.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class SessionOpener:
 
     @asynccontextmanager
     async def open(self, spec: ServerSpec) -> AsyncIterator[McpSession]:
-        """Connect a server until the context ends. Raises ServerLost, also in place of the errors of the connection."""
+        """Keep a server connected until the context ends. Raises ServerLost, also in place of connection errors."""
         try:
             async with AsyncExitStack() as stack:
                 yield await self._enter(stack, spec)
@@ -152,7 +153,7 @@ def _can_listen(client: Client) -> bool:
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-    """Do work beside others until the stack closes."""
+    """Run the work as a task until the stack closes."""
     task = asyncio.create_task(work)
 
     async def end() -> None:
@@ -163,7 +164,7 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _reason_of(error: Exception, server: str) -> str:
-    """Return why a connection failed; for a group, which the SDK's tasks raise, its first error is the cause."""
+    """Return the reason that a connection failed. The cause of an exception group is its first error."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ServerLost):
@@ -174,7 +175,7 @@ def _reason_of(error: Exception, server: str) -> str:
 
 
 def quiet_sdk() -> None:
-    """Keep the SDK from logging content from servers and full addresses; our own log has the important events."""
+    """Prevent the SDK from logging server content and full addresses. The service logs the important events."""
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     for name in ("httpx2", "httpcore2"):
@@ -182,31 +183,31 @@ def quiet_sdk() -> None:
 
 
 class TokensInMemory:
-    """Keeps tokens until the session ends."""
+    """Holds tokens in memory until the session ends."""
 
     def __init__(self) -> None:
         self._tokens: OAuthToken | None = None
         self._client: OAuthClientInformationFull | None = None
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the newest tokens."""
+        """Return the newest tokens, or None if there are none."""
         return self._tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep tokens."""
+        """Store the tokens."""
         self._tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return the client's registration."""
+        """Return the registration of the client, or None if it is not registered."""
         return self._client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep the client's registration."""
+        """Store the registration of the client."""
         self._client = client_info
 
 
 def credentials_auth(http: HttpTransport) -> httpx2.Auth | None:
-    """Return the authentication that gets tokens for a server; None without credentials."""
+    """Return the authentication that obtains tokens for a server, or None if there are no credentials."""
     credentials = http.credentials
     if credentials is None:
         return None

@@ -1,4 +1,4 @@
-"""The process of a server: in its own group, with a minimal environment, and certain to end."""
+"""The process of a server, which runs in a separate group with a minimal environment and is certain to end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.tools.ports import ServerLost
 
 log = get_logger(__name__)
 
-# The variables that programs need to find their files and to write text; other variables may hold secrets.
+# The variables that programs need to find their files and to write text. Other variables may hold secrets.
 ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 _CHILD = Path(__file__).with_name("child.py")
 _GRACE_S = 2.0
@@ -28,9 +28,9 @@ _LOG_INTERVAL_S = 0.1
 
 @asynccontextmanager
 async def running_process(transport: ProgramTransport, name: str, line_limit_bytes: int) -> AsyncIterator[Process]:
-    """Start a program; at the end close its input, then end its whole group. Raises ServerLost if it cannot start.
+    """Start a program. On exit, close its input and then end its whole group. Raises ServerLost if it cannot start.
 
-    Its errors go to the log at level debug.
+    The program's error output is logged at level debug.
     """
     environment = _environment_of(transport)
     _check_program(transport, environment)
@@ -74,7 +74,7 @@ def _check_program(transport: ProgramTransport, environment: Mapping[str, str]) 
 
 
 async def _end(process: Process) -> None:
-    """Close the input, as the protocol asks; a program that stays gets SIGTERM, and its whole group SIGKILL."""
+    """Close the input, as the protocol requires. A surviving program gets SIGTERM, and its group gets SIGKILL."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -82,8 +82,8 @@ async def _end(process: Process) -> None:
             if await _has_exited_in_time(process):
                 return
             _signal_group(process, sent)
-    finally:  # also when this wait is cancelled
-        _signal_group(process, signal.SIGKILL)  # the processes that it started and left behind, too
+    finally:  # also runs if this wait is cancelled
+        _signal_group(process, signal.SIGKILL)  # also ends processes that it left behind
         if not await _has_exited_in_time(process):
             log.warning("mcp server's program cannot be ended", process_id=process.pid)
 
@@ -98,7 +98,7 @@ async def _has_exited_in_time(process: Process) -> bool:
 
 
 async def wait_until_exited(process: Process) -> None:
-    """Wait for the process alone: `wait` also waits for pipes, which other processes may hold open."""
+    """Wait for the process only. `wait` also waits for pipes that other processes may hold open."""
     while process.returncode is None:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)
 
@@ -109,7 +109,7 @@ def _signal_group(process: Process, sent: signal.Signals) -> None:
 
 
 async def _log_errors(process: Process, name: str) -> None:
-    """Read the standard error stream, so that the program does not block; log some of it."""
+    """Read the standard error stream, so that the program does not block, and log a part of it."""
     reader = process.stderr
     loop = asyncio.get_running_loop()
     logged_s = -_LOG_INTERVAL_S

@@ -1,4 +1,4 @@
-"""An open connection to a server, by the official SDK."""
+"""An open connection to a server, which uses the official SDK."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MAX_PROBLEM_CHARS = 300
 ResultT = TypeVar("ResultT")
 
 _LISTEN_AGAIN_S = 5.0
-# How the SDK words that the server did not answer, and cannot any more. A server's own errors may have the same codes.
+# The SDK's messages for a server that did not answer and no longer can. A server's own errors may have the same codes.
 _LOST = frozenset(
     {
         "Connection closed",
@@ -59,13 +59,13 @@ _LOST = frozenset(
 
 
 class OutputCheck:
-    """Holds the validators of a session's tools: the SDK's own check matches patterns in exponential time."""
+    """Validates the results of a session's tools. The SDK's check matches patterns in exponential time."""
 
     def __init__(self) -> None:
         self._validators: dict[str, Validator] = {}
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
-        """Take these tools in place of those before; a schema that cannot be used is logged, and checks nothing."""
+        """Replace the validators by those of these tools. An unusable schema is logged and checks nothing."""
         self._validators = {}
         for tool in tools:
             if tool.output_schema is None:
@@ -76,13 +76,13 @@ class OutputCheck:
                 log.warning("an output schema of an mcp server is not used", tool=tool.name[:80], reason=str(error))
 
     async def check(self, name: str, result: types.CallToolResult) -> None:
-        """Raise ToolFailed for structured content that breaks the tool's schema."""
+        """Raise ToolFailed if structured content violates the tool's schema."""
         validator = self._validators.get(name)
         if validator is None or result.structured_content is None:
             return
         try:
             problem = next(iter(validator.iter_errors(result.structured_content)), None)
-        except ValueError:  # the validator's own limit of nesting
+        except ValueError:  # the validator limits the nesting
             raise ToolFailed("its result is nested too deeply to be checked") from None
         if problem is not None:
             words = describe_problem(problem)[:_MAX_PROBLEM_CHARS]
@@ -90,7 +90,7 @@ class OutputCheck:
 
 
 class SdkSession:
-    """Speaks with a server; its opener must close it."""
+    """An open session with a server. The code that opens it must close it."""
 
     def __init__(self, client: Client, has_news: asyncio.Event, max_tools: int, max_tool_bytes: int) -> None:
         self._client = client
@@ -103,26 +103,26 @@ class SdkSession:
 
     @property
     def protocol_version(self) -> str:
-        """The version that both ends speak."""
+        """The protocol version that client and server use."""
         return self._client.protocol_version
 
     def end(self, reason: str) -> None:
-        """Note that the connection ended."""
+        """Record that the connection has ended."""
         self._end_reason = self._end_reason or reason
         self._has_news.set()
 
     async def wait_for_change(self) -> None:
-        """Wait for a change of the tools, or for doubt about the connection; raises ServerLost."""
+        """Wait until the tools change or the connection becomes doubtful. Raises ServerLost."""
         await self._has_news.wait()
         self._has_news.clear()
         self._check_open()
 
     async def follow_changes(self) -> None:
-        """Listen to the changes of tools, where the protocol's version has them listened to, until cancelled."""
+        """Subscribe to changes of the tools until cancelled, or until the server refuses the subscription."""
         while True:
             try:
                 await self._follow_subscription()
-            except (MCPError, TimeoutError):  # it does not want to be listened to
+            except (MCPError, TimeoutError):  # the server refuses subscriptions
                 self._has_news.set()
                 return
             except SubscriptionLost:
@@ -135,9 +135,9 @@ class SdkSession:
                 self._has_news.set()
 
     async def list_tools(self) -> ToolList:
-        """Return the tools, page by page in the server's order, and those with a defect after the others of their page.
+        """Return the tools page by page in the server's order. The defective tools of a page follow its other tools.
 
-        They are bounded, and so is the time that a server's list takes of the service.
+        The number of tools is limited, and so is the service's time that a server's list may take.
         """
         self._check_open()
         if self._client.server_capabilities.tools is None:
@@ -160,12 +160,12 @@ class SdkSession:
         return ToolList(tuple(offered), listing.describe_others(has_more_pages=cursor is not None))
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
-        """Call a tool; the caller bounds the time."""
+        """Call a tool. The caller limits the time."""
         self._check_open()
         context = ToolContext(report)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            with suppress(ValueError):  # it is not finite
+            with suppress(ValueError):  # the number is not finite
                 context.report(progress, total, message or "")
 
         try:
@@ -200,13 +200,13 @@ class SdkSession:
         return Page(tuple(map(prompt_of, page.prompts)), page.next_cursor or "")
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-        """Return a prompt filled in."""
+        """Return a prompt filled in with the arguments."""
         prompt = await self._ask(lambda: self._client.get_prompt(name, dict(arguments)))
         messages = tuple(PromptMessage(message.role, text_of_block(message.content)) for message in prompt.messages)
         return FilledPrompt(prompt.description or "", messages)
 
     async def _ask(self, send: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Send a request that is not a call; raises InvalidRequest and Unavailable."""
+        """Send a request that is not a tool call. Raises InvalidRequest and Unavailable."""
         try:
             self._check_open()
             return await send()
@@ -225,19 +225,19 @@ class SdkSession:
             raise ServerLost(self._end_reason)
 
     def _check_answered(self, error: MCPError) -> None:
-        """Raise ServerLost if the error is that there is no answer."""
+        """Raise ServerLost if the error means that the server did not answer."""
         if self._is_lost(error):
             self._check_open()
             raise ServerLost(words_of(error))
 
     def _is_lost(self, error: MCPError) -> bool:
         if error.code in (CONNECTION_CLOSED, INVALID_REQUEST):
-            self._has_news.set()  # the owner asks for the tools again, and learns whether the server is there
+            self._has_news.set()  # makes the owner list the tools again, and thus check the server
         return error.message in _LOST
 
 
 def words_of(error: Exception) -> str:
-    """Return the message of a server or the SDK, shortened to a single line, without the values that callers sent."""
+    """Return the error message of a server or the SDK, shortened to one line and without the values of callers."""
     if isinstance(error, ValidationError):
         return f"wrong fields: {places_of(error, 0, 3)}"[:MAX_REASON_CHARS]
     return " ".join(str(error).split())[:MAX_REASON_CHARS].encode(errors="replace").decode()

@@ -1,6 +1,6 @@
-"""Messages of the protocol over a program's standard streams, a message per line, limited in bytes and time.
+"""Messages of the protocol over a program's standard streams, one message per line, limited in bytes and time.
 
-The SDK's own transport reads lines of any length.
+The SDK's transport reads lines of any length.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from services.tools.ports import ServerLost
 Received = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Received], MemoryObjectSendStream[SessionMessage]]
 
-# A caller that leaves must not wait for a slow server: messages to send wait here.
+# Messages to send are queued here, because a caller that leaves must not wait for a slow server.
 _SENT_CAPACITY = 256
 _SEND_TIMEOUT_S = 10.0
 # Programs that start other programs print banners. A program that prints nothing else does not speak the protocol.
 _MAX_OTHER_LINES = 100
-# A server cannot take more of the service's time than reading this many messages takes.
+# A server can take only as much of the service's time as reading this many messages per second takes.
 _MAX_MESSAGES_PER_S = 1000
 
 
 class StdioTransport:
-    """Runs a server's program; `end_reason` is why the exchange of messages ended, and empty until then."""
+    """Runs a server's program. `end_reason` is the reason that the exchange ended. It is empty until then."""
 
     def __init__(self, transport: ProgramTransport, name: str, max_message_bytes: int) -> None:
         self._transport = transport
@@ -43,13 +43,13 @@ class StdioTransport:
         self.end_reason = ""
 
     async def wait_until_ended(self) -> str:
-        """Wait, and return the reason."""
+        """Wait until the exchange has ended, and return the reason."""
         await self._has_ended.wait()
         return self.end_reason
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the program and exchange messages with it, in the form that the SDK wants of a transport."""
+        """Start the program, and exchange messages with it in the form that the SDK expects of a transport."""
         async with running_process(self._transport, self._name, self._max_message_bytes) as process:
             received_in, received = anyio.create_memory_object_stream[Received](0)
             sent, sent_out = anyio.create_memory_object_stream[SessionMessage](_SENT_CAPACITY)
@@ -123,7 +123,7 @@ async def _write(process: Process, sent_out: MemoryObjectReceiveStream[SessionMe
 
 
 async def _describe_end(process: Process) -> str:
-    """Describe how a process with closed streams ended; its status may take a moment to arrive."""
+    """Describe how a process with closed streams ended. Its exit status may take a moment to arrive."""
     try:
         async with asyncio.timeout(1):
             await wait_until_exited(process)
@@ -136,7 +136,7 @@ async def _describe_end(process: Process) -> str:
 
 
 class _Pace:
-    """Slows a reader down after too many messages; the pipe then holds the program back."""
+    """Slows a reader down after too many messages. The full pipe then blocks the program."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,7 +144,7 @@ class _Pace:
         self._count = 0
 
     async def keep(self) -> None:
-        """Count a message; wait for the next second if the limit of this second is used up."""
+        """Count a message. Waits for the next second if the limit of this second is used up."""
         self._count += 1
         if self._count < _MAX_MESSAGES_PER_S:
             return

@@ -1,8 +1,8 @@
 """Reads the tool list of a server entry by entry, within limits for the whole list.
 
-A server cannot make the reading of its list expensive: what is large is not validated, and what is wrong in many places
-is not described place by place. Tools that break the protocol are taken out of the pages before the SDK reads them: it
-refuses a whole list for one such tool, and leaves others out without a word.
+A server cannot make the reading of its list expensive. Large tools are not validated, and a tool with many problems is
+not described problem by problem. Tools that break the protocol are removed from the pages before the SDK reads them.
+For one such tool, the SDK rejects a whole list or silently leaves the tool out.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from services.tools.core.servers import OfferedTool
 
 METHOD = "tools/list"
 MAX_PAGES = 100
-# The tools of all servers together have 3 MiB at most; a list also has icons and the schemas of results.
+# The tools of all servers together have at most 3 MiB. A list also contains icons and the schemas of results.
 MAX_LIST_BYTES = 4 * 1024 * 1024
 # An invalid tool takes longer to validate than a valid tool.
 MAX_BROKEN_BYTES = 512 * 1024
 MAX_BROKEN = 1000
 MAX_REASONS = 128
 MAX_REASON_CHARS = 500
-# Tools that are listed for each that may be registered: the registry may refuse a name or a schema.
+# Tools that are listed for each tool that may be registered, because the registry may reject a name or a schema.
 _LISTED_PER_TOOL = 2
 _MAX_PROBLEMS = 100
 _MAX_PLACES = 5
-# A list of tools with these fields beside them satisfies every version of the protocol.
+# A tool list with these additional fields satisfies every version of the protocol.
 _REST_OF_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 class ToolListing:
-    """Takes the entries of a list in their order, page by page, until a limit is reached."""
+    """Reads the entries of a list in order, page by page, until a limit is reached."""
 
     def __init__(self, version: str, max_tools: int, max_tool_bytes: int) -> None:
         self._version = version
@@ -57,7 +57,7 @@ class ToolListing:
 
     @property
     def end_reason(self) -> str:
-        """Why no further tool is read; empty while there is room."""
+        """The reason that no further tool is read, or an empty string while no limit is reached."""
         if self._fitting >= _LISTED_PER_TOOL * self._max_tools:
             return f"the server has more than {self._max_tools} tools: raise MCP_MAX_TOOLS"
         if self._broken >= MAX_BROKEN:
@@ -70,11 +70,11 @@ class ToolListing:
 
     @property
     def is_cut(self) -> bool:
-        """Whether tools were not read, or cannot be."""
+        """Whether tools were skipped, or the list has reached its size limit."""
         return self._unread > 0 or self._read_bytes >= MAX_LIST_BYTES
 
     def take_rest(self, rest: Mapping[str, Any]) -> None:
-        """Count the content of a page besides its tools."""
+        """Count the size of a page apart from its tools."""
         self._read_bytes += _size_bytes(rest) or MAX_LIST_BYTES
 
     def skip(self, count: int) -> None:
@@ -103,12 +103,12 @@ class ToolListing:
         return False
 
     def pop_left_out(self) -> Sequence[OfferedTool]:
-        """Return the tools with a defect that were read since the last call."""
+        """Return the defective tools that were read since the last call."""
         left_out, self._left_out = self._left_out, []
         return left_out
 
     def describe_others(self, *, has_more_pages: bool) -> Mapping[str, str]:
-        """Return the number of tools that were left out without a reason, and why; empty without such tools."""
+        """Describe the tools that were left out without a reason. Returns an empty mapping if there are none."""
         unnamed = self._broken - self._reasons
         words = [f"{unnamed} cannot be used, as others before them"] if unnamed else []
         if self._unread or has_more_pages:
@@ -121,9 +121,9 @@ class ToolListing:
 
 
 def places_of(error: ValidationError, first: int, last: int) -> str:
-    """Return the paths of some problems, from part `first` to `last`; only their number if there are many.
+    """Return the paths of some problems from part `first` to part `last`, or only their number if there are many.
 
-    The library describes all problems or no problem, and a hostile message has a million.
+    The library describes either all problems or none, and a hostile message may have a million problems.
     """
     count = error.error_count()
     if count > _MAX_PROBLEMS:
@@ -135,7 +135,7 @@ def places_of(error: ValidationError, first: int, last: int) -> str:
 
 
 def _defect_of(tool: Any, size_bytes: int, version: str) -> str:
-    """Return why a tool cannot be used; empty for a usable tool."""
+    """Return the reason that a tool cannot be used, or an empty string if it can be used."""
     if not isinstance(tool, dict):
         return "it is not an object"
     if not size_bytes:
@@ -151,7 +151,7 @@ def _defect_of(tool: Any, size_bytes: int, version: str) -> str:
 
 
 def _size_bytes(value: Any) -> int:
-    """Return the size of a value as JSON; 0 for a value that JSON cannot represent."""
+    """Return the size of a value as JSON in bytes, or 0 if JSON cannot represent the value."""
     try:
         return len(dump_json(value).encode(errors="replace"))
     except (ValueError, RecursionError):
@@ -172,7 +172,7 @@ class ToolListFilter:
 
     def __init__(self, session: ClientSession, listing: ToolListing) -> None:
         self.listing = listing
-        # The SDK has no public place where a result is not yet validated.
+        # The SDK has no public hook that sees a result before its validation.
         dispatcher = session._dispatcher  # noqa: SLF001
         self._send = dispatcher.send_raw_request
         dispatcher.send_raw_request = self._send_filtered  # type: ignore[method-assign]
@@ -189,7 +189,7 @@ class ToolListFilter:
 
 
 async def sift(tools: Sequence[Any], listing: ToolListing) -> list[Any]:
-    """Return the tools of a page that satisfy the protocol; others of the service run between two of them."""
+    """Return the tools of a page that satisfy the protocol. Other tasks may run between two tools."""
     fitting: list[Any] = []
     for number, tool in enumerate(tools):
         if listing.end_reason:

@@ -1,1 +1,1 @@
-"""Tools for the operations of HTTP APIs, from OpenAPI documents."""
+"""Makes tools of the operations of HTTP APIs from OpenAPI documents."""

@@ -1,4 +1,4 @@
-"""APIs as the settings name them: a document each, and the address and secrets that go with it."""
+"""Reads the configured APIs. Each API has a document, an address and secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.servers import HttpTransport
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
-# A value could end a body of another type or length, and begin a request that the deployment does not send.
+# A value could end a body of another type or length, and start a request that the deployment does not send.
 _HEADERS_OF_BODIES = frozenset({"content-type", "content-length", "transfer-encoding"})
 _Secret = Annotated[SecretStr, Field(max_length=8192)]
 
@@ -39,7 +39,7 @@ class _File(FileEntry):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """An API with operations as tools; `patterns` select them by name. Requests go to the host of `url` alone."""
+    """An API whose operations are tools. `patterns` select them by name. Requests go only to the host of `url`."""
 
     name: str
     document: Path
@@ -52,12 +52,12 @@ class ApiSpec:
 
     @property
     def supplied(self) -> Supplied:
-        """The names of the headers and query parameters that every request carries."""
+        """The names of the headers and query parameters that every request includes."""
         return Supplied(frozenset(name.lower() for name in self.headers), frozenset(self.query))
 
 
 def read_apis(path: Path, variables: Mapping[str, str]) -> list[ApiSpec]:
-    """Return the APIs of a file that are not disabled; documents are beside it. Raises InvalidRequest."""
+    """Return the enabled APIs of a file. Their documents are relative to the file. Raises InvalidRequest."""
     content = read_json_file(path, _File, "OPENAPI", variables)
     return [_spec_of(name, api, path.parent) for name, api in content.apis.items() if not api.disabled]
 

@@ -1,7 +1,7 @@
-"""Reads OpenAPI documents, JSON or YAML, as JSON values, and finds where they violate the standard.
+"""Reads OpenAPI documents in JSON or YAML as JSON values, and finds where they violate the standard.
 
 Only the schemas of openapi-spec-validator are used. Its further checks follow references, even to files and addresses,
-which a third party's document must not make us open.
+and a third party's document must not make the service open these.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MAX_WORDS_CHARS = 200
 
 
 class DocumentError(ValueError):
-    """The file is not a JSON value; the message continues "the document …"."""
+    """The file is not a JSON value. The message continues a sentence that starts with "the document"."""
 
 
 def read_document(path: Path) -> Any:
-    """Return the value of a file. Raises InvalidRequest, naming the file."""
+    """Return the JSON value of a file. Raises an InvalidRequest that names the file."""
     is_json = path.suffix.lower() == ".json"
     limit_bytes = MAX_DOCUMENT_BYTES if is_json else MAX_YAML_BYTES
     try:
@@ -66,7 +66,7 @@ def _parse(text: str, *, is_json: bool) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raise DocumentError for YAML so deep that the loader, recursive C code, would overflow the stack."""
+    """Raise DocumentError for YAML that is so deep that the recursive C loader would overflow the stack."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -78,12 +78,12 @@ def _check_depth(text: str) -> None:
 
 
 class _Loader(yaml.CSafeLoader):
-    """A safe loader of the plain values that JSON has, as the standard asks for: no dates, and `on` is a text."""
+    """A safe loader that yields only JSON values, as the standard requires: no dates, and `on` is a text."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Leave merge keys unexpanded, because they can grow without bound; they are refused as keys."""
+        """Leave merge keys unexpanded, because they can grow without bound. They are later rejected as keys."""
 
 
 for _tag, _form, _beginnings in (
@@ -96,7 +96,7 @@ for _tag, _form, _beginnings in (
 
 
 class _JsonValues:
-    """Makes JSON values of YAML's. Aliases are written out, so that the number of values bounds the memory, too."""
+    """Converts YAML values to JSON values. Aliases are expanded, so that the limit on values also limits the memory."""
 
     def __init__(self) -> None:
         self._left = MAX_VALUES
@@ -127,7 +127,7 @@ def _too_deep() -> DocumentError:
 
 
 def _key_of(key: Any) -> str:
-    """Return a key as text; codes of statuses are often written as numbers."""
+    """Return a key as text. Status codes, for example, are often written as numbers."""
     if isinstance(key, bool):
         return str(key).lower()
     if key == "<<":
@@ -146,7 +146,7 @@ def _checked(text: str) -> str:
 
 
 def find_problems(document: dict[str, Any]) -> list[Problem]:
-    """Return where a document of version 3.0 or 3.1 breaks the standard, and how; at most the first thousand."""
+    """Return where and how a document of version 3.0 or 3.1 violates the standard, up to 1000 problems."""
     from openapi_spec_validator import schemas  # noqa: PLC0415 - it takes a second, and most deployments have no documents
 
     validator = schemas.openapi_v31_schema_validator

@@ -1,4 +1,4 @@
-"""Makes tools of documents."""
+"""Makes tools of OpenAPI documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Limits of an API."""
+    """The limits of an API."""
 
     max_tools: int = 128
     max_tool_bytes: int = 32_768
@@ -34,7 +34,7 @@ class ApiLimits:
 
 
 def read_api(spec: ApiSpec) -> Translation:
-    """Return the selected operations. Raises InvalidRequest for a document without a usable operation."""
+    """Return the selected operations. Raises InvalidRequest if the document has no usable operation."""
     document = read_document(spec.document)
     where = f"OPENAPI: api {spec.name!r}: document {str(spec.document)!r}"
     if reason := refusal_of(document):
@@ -51,7 +51,7 @@ def read_api(spec: ApiSpec) -> Translation:
 
 
 def open_client(spec: ApiSpec, limits: ApiLimits) -> httpx2.AsyncClient:
-    """Return a client that calls the host of the API's URL alone."""
+    """Return a client that calls only the host of the API's URL."""
     bounds = Bounds(spec.hosts, "OPENAPI", limits.max_message_bytes, "ask for less")
     return guarded_client(GuardedTransport(bounds, max_connections=limits.max_connections), {})
 
@@ -59,9 +59,9 @@ def open_client(spec: ApiSpec, limits: ApiLimits) -> httpx2.AsyncClient:
 def register_api(
     spec: ApiSpec, translation: Translation, registry: ToolRegistry, client: httpx2.AsyncClient, limits: ApiLimits
 ) -> Mapping[str, str]:
-    """Register the operations of an API as tools, and return, by name, why others are left out.
+    """Register the operations of an API as tools. Returns the reason for each tool that is left out, by name.
 
-    Raises InvalidRequest if no tool is left.
+    Raises InvalidRequest if no tool remains.
     """
     left_out = {operation.name: operation.reason for operation in translation.left_out}
     tools = [OperationTool(spec, operation, client) for operation in translation.operations]
@@ -93,7 +93,7 @@ def _log_properties(spec: ApiSpec, translation: Translation) -> None:
 
 
 def _fitting(tools: list[OperationTool], limits: ApiLimits, left_out: dict[str, str]) -> Iterator[OperationTool]:
-    """Yield the tools within the limits, and note why others are not."""
+    """Yield the tools within the limits, and record the reason for each other tool."""
     count = 0
     for tool in tools:
         definition = tool.definition

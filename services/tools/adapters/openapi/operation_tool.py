@@ -1,4 +1,4 @@
-"""Calls an operation of an API, and makes text of its answer."""
+"""Calls an operation of an API, and converts its response to text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.tools.core.remote_names import prefixed_name
 from services.tools.ports import Report, ToolUnavailable
 
 MAX_ERROR_CHARS = 1000
-# Another attempt may have another answer (RFC 9110, RFC 6585).
+# Another attempt may get another response (RFC 9110, RFC 6585).
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TEXT_TYPES = ("application/xml", "application/yaml", "application/x-ndjson", "application/javascript")
 _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
@@ -43,11 +43,11 @@ class OperationTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """Always empty: an API is not probed before it is called."""
+        """Always an empty string, because an API is not probed before it is called."""
         return ""
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:  # noqa: ARG002 - there is no progress
-        """Return the answer as text, JSON without spaces. Raises ToolFailed and ToolUnavailable."""
+        """Return the response as text, with JSON in compact form. Raises ToolFailed and ToolUnavailable."""
         request = build_request(self._operation, arguments, self._spec.query)
         try:
             response = await self._client.send(self._request_of(request))
@@ -73,14 +73,14 @@ class OperationTool:
         elif content is not None:
             headers["content-type"] = content.media_type
             body = content.text.encode(errors="replace")
-        # The deployment's own headers count.
+        # The configured headers take precedence.
         headers.update(self._spec.headers)
         url = self._spec.url + request.target
         return self._client.build_request(request.method, url, headers=headers, content=body, files=files)
 
 
 def _file_of(part: Part) -> tuple[str, tuple[str | None, bytes, str | None]]:
-    """Return a part as httpx2 takes it; it chooses the boundary at random, so that no text can contain it."""
+    """Return a part in httpx2's form. httpx2 chooses a random boundary, which no text can be made to contain."""
     return part.name, (part.file_name, part.text.encode(errors="replace"), part.media_type)
 
 
@@ -117,7 +117,7 @@ def _text_of(response: httpx2.Response) -> str:
 
 
 def _media_type_of(response: httpx2.Response) -> str:
-    """Return the declared type without its parameters; bytes without a type are no text."""
+    """Return the declared media type without its parameters. A body without a type is not treated as text."""
     declared = response.headers.get("content-type", "application/octet-stream")
     return str(declared).partition(";")[0].strip().lower()
 

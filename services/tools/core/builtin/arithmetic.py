@@ -1,8 +1,8 @@
 """Computes arithmetic expressions, with limits on their length, their depth and the size of numbers.
 
-Python's own parser reads an expression, but only after a check that it has nothing but numbers, operators, parentheses,
-commas and known names. `^` means `**`. Integers are exact; other numbers are doubles. Floor division and remainder
-round down, as in Python.
+Python's parser reads an expression, but only after a check that the expression contains nothing but numbers, operators,
+parentheses, commas and known names. `^` means `**`. Integers are exact, and other numbers are doubles. Floor division
+and remainder round down, as in Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from pagantic_common.domain.messages import ToolFailed
 
 MAX_EXPRESSION_CHARS: Final = 1000
-# The alphabet of expressions. Where a call is enforced in the decoder, this keeps a small model from writing prose.
+# The alphabet of expressions, which keeps a small model from writing prose in calls that the decoder enforces.
 _WORDS: Final = "sqrt|abs|round|min|max|floor|ceil|pi|e"
 EXPRESSION_PATTERN: Final = rf"^(?:[-+(. 0-9]|{_WORDS})(?:(?:[-+*/%()., 0-9]|{_WORDS})*(?:[0-9) ]|pi|e))?$"
 MAX_DEPTH: Final = 50
@@ -43,7 +43,7 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return round(value, digits)
 
 
-# Each function with the least and the most number of its arguments.
+# Each function with the minimum and the maximum number of its arguments.
 _FUNCTIONS: Final[dict[str, tuple[Callable[..., Number], int, int]]] = {
     "sqrt": (math.sqrt, 1, 1),
     "abs": (abs, 1, 1),
@@ -57,7 +57,7 @@ _FUNCTIONS: Final[dict[str, tuple[Callable[..., Number], int, int]]] = {
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
-        # A base of n bits gives at least (n - 1) * exponent bits, so this bounds the work before it is done.
+        # A base of n bits yields at least (n - 1) * exponent bits, so this check limits the work before it is done.
         if abs(base) > 1 and (abs(base).bit_length() - 1) * exponent > MAX_INTEGER_BITS:
             raise ToolFailed(f"the power is too large: integers may have at most {MAX_INTEGER_BITS} bits")
         return int(base**exponent)
@@ -79,7 +79,7 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[Number, Number], Number]]] 
 
 
 def evaluate(expression: str) -> Number:
-    """Compute an expression; raises ToolFailed with the reason."""
+    """Compute an expression. Raises ToolFailed with the reason."""
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise ToolFailed(f"the expression has {len(expression)} characters, at most {MAX_EXPRESSION_CHARS} are allowed")
     tokens = _tokenize(expression)
@@ -93,7 +93,7 @@ def evaluate(expression: str) -> Number:
 
 
 def _tokenize(text: str) -> list[str]:
-    """Split an expression into tokens as Python spells them."""
+    """Split an expression into tokens, and convert them to Python's spelling."""
     tokens: list[str] = []
     position = 0
     end = len(text.rstrip())
@@ -106,14 +106,14 @@ def _tokenize(text: str) -> list[str]:
             )
         token = match.group(match.lastgroup or 0)
         if token.isdigit():
-            token = str(int(token))  # without leading zeros
+            token = str(int(token))  # removes leading zeros
         tokens.append(_SPELLINGS.get(token, token))
         position = match.end()
     return tokens
 
 
 def _check_tokens(tokens: Sequence[str]) -> None:
-    """Refuse unknown names, and parentheses that are nested too deeply for the parser."""
+    """Reject unknown names, and parentheses that are nested too deeply for the parser."""
     depth = 0
     for token in tokens:
         if (token[0].isalpha() or token[0] == "_") and token not in _CONSTANTS and token not in _FUNCTIONS:
@@ -137,7 +137,7 @@ def _parse(source: str) -> ast.expr:
 
 
 def _compute(node: ast.expr, depth: int = 0) -> Number:
-    """Compute a node, and check every value; `depth` counts signs and exponents around it."""
+    """Compute a node and check every value. `depth` counts the enclosing signs and exponents."""
     if depth > MAX_DEPTH:
         raise _too_deep()
     match node:
@@ -158,7 +158,7 @@ def _compute(node: ast.expr, depth: int = 0) -> Number:
 
 
 def _compute_chain(node: ast.BinOp, depth: int) -> Number:
-    """Compute `a + b + c` from the left, without recursion: a chain may have hundreds of operators."""
+    """Compute `a + b + c` from the left without recursion, because a chain may have hundreds of operators."""
     chain: list[ast.BinOp] = []
     first: ast.expr = node
     while isinstance(first, ast.BinOp):
@@ -195,7 +195,7 @@ def _too_deep() -> ToolFailed:
 
 
 def format_number(value: Number) -> str:
-    """Write integers exactly, doubles with up to 15 significant digits, whole doubles without a point."""
+    """Format integers exactly, doubles with up to 15 significant digits, and whole doubles without a point."""
     if isinstance(value, int):
         return str(value)
     if value.is_integer() and abs(value) < _EXACT_FLOAT:

@@ -1,4 +1,4 @@
-"""Paths as models write them: the name of a folder of the deployment, then names below it. Touches no file."""
+"""Paths as models write them: a folder name of the deployment, then names below it. Accesses no file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a folder or a database of the deployment may have this name."""
+    """Return whether a folder or a database of the deployment may have this name."""
     return _FOLDER_NAME.fullmatch(name) is not None
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Return the names in a path, at least one of them; raises ToolFailed for a path that could lead elsewhere."""
+    """Return the names in a path, at least one of them. Raises ToolFailed if the path could lead elsewhere."""
     if len(path) > MAX_PATH_CHARS:
         raise ToolFailed(f"the path has {len(path)} characters, at most {MAX_PATH_CHARS} are allowed")
     if path.startswith("/"):

@@ -1,7 +1,7 @@
 """JMESPath queries with a limit on their work.
 
-A short expression can double its input repeatedly (`[@,@][] | [@,@][] | ...`). So the size of every intermediate value
-is charged to a common budget, and the limit on the length of a query limits the growth of each step.
+A short expression can double its input repeatedly (`[@,@][] | [@,@][] | ...`). The size of every intermediate value is
+therefore charged to a common budget, and the limit on the length of a query limits the growth of each step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, dump_json, pars
 
 MAX_QUERY_CHARS: Final = 500
 MAX_DOCUMENT_CHARS: Final = 65_536
-MAX_WORK: Final = 2_000_000  # characters and elements of all intermediate values; well under a second
+MAX_WORK: Final = 2_000_000  # characters and elements of all intermediate values; takes well under a second
 
 
 class _BudgetExceeded(Exception):
@@ -37,7 +37,7 @@ class _BoundedInterpreter(TreeInterpreter):
         return value
 
     def charge(self, value: Any) -> None:
-        """Take the size of a value from the budget."""
+        """Subtract the size of a value from the budget."""
         pending = [value]
         while pending:
             item = pending.pop()
@@ -55,7 +55,7 @@ class _BoundedInterpreter(TreeInterpreter):
 
 
 def query_json(document_json: str, query: str) -> str:
-    """Return the result of the query as compact JSON; raises ToolFailed with the reason."""
+    """Return the result of the query as compact JSON. Raises ToolFailed with the reason."""
     if len(query) > MAX_QUERY_CHARS:
         raise ToolFailed(f"the query has {len(query)} characters, at most {MAX_QUERY_CHARS} are allowed")
     if len(document_json) > MAX_DOCUMENT_CHARS:

@@ -1,4 +1,4 @@
-"""Turns the bytes of a fetched page into text, within limits, also where they are compressed."""
+"""Converts the bytes of a fetched page to text, within limits that also apply to compressed pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
 
-# Python's names of the encodings that pages have; others of its codecs are no encodings of text, or slow.
+# Python's names of the encodings of pages. Its other codecs are slow or do not encode text.
 _ENCODINGS: Final = frozenset(
     {"utf-8", "ascii", "utf-16", "utf-16-le", "utf-16-be", "big5", "euc_jp", "euc_kr", "gb18030", "gb2312", "gbk"}
     | {"koi8-r", "koi8-u", "shift_jis", *(f"cp{page}" for page in range(1250, 1259))}
@@ -20,11 +20,11 @@ _ENCODINGS: Final = frozenset(
 _TEXT_TYPES: Final = frozenset(
     {"application/json", "application/xml", "application/javascript", "application/x-ndjson", "application/yaml"}
 )
-_ANY_ZLIB_HEADER: Final = 32 + zlib.MAX_WBITS  # gzip or zlib, as the data says
+_ANY_ZLIB_HEADER: Final = 32 + zlib.MAX_WBITS  # accepts gzip and zlib data
 
 
 def check_text_type(headers: Mapping[str, str]) -> tuple[str, str]:
-    """Return the media type of a page and Python's name of its encoding; raises ToolFailed unless it is text."""
+    """Return a page's media type and Python's name of its encoding. Raises ToolFailed if it is not text."""
     header = Message()
     header["content-type"] = headers.get("content-type", "")[:200]
     media_type = header.get_content_type()
@@ -46,7 +46,7 @@ def _encoding(charset: str) -> str:
 
 
 def cut_to_json_bytes(text: str, max_bytes: int) -> str:
-    """Return the longest beginning of a text that fits in `max_bytes` as a JSON string."""
+    """Return the longest prefix of a text that fits in `max_bytes` as a JSON string."""
     size_bytes = len(dump_json(text).encode())
     while text and size_bytes > max_bytes:
         text = text[: len(text) * max(max_bytes, 0) // size_bytes]
@@ -55,11 +55,11 @@ def cut_to_json_bytes(text: str, max_bytes: int) -> str:
 
 
 class BodyReader:
-    """Collects a body up to a limit of its decoded bytes; bytes beyond the limit are never decompressed.
+    """Collects a body up to a limit on its decoded bytes. Bytes beyond the limit are never decompressed.
 
     Args:
-        content_encoding: The header of the response; raises ToolFailed unless it is gzip, deflate or empty.
-        max_bytes: Bytes to keep.
+        content_encoding: The header of the response. Raises ToolFailed unless it is gzip, deflate or empty.
+        max_bytes: The maximum number of bytes to keep.
     """
 
     def __init__(self, content_encoding: str, max_bytes: int) -> None:
@@ -74,7 +74,7 @@ class BodyReader:
         return self._is_truncated
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes from the wire; raises ToolFailed for bytes that cannot be decompressed."""
+        """Add the next bytes of the response. Raises ToolFailed if they cannot be decompressed."""
         room = self._max_bytes + 1 - len(self._kept)
         try:
             if self._decompressor is not None:
@@ -87,7 +87,7 @@ class BodyReader:
             del self._kept[self._max_bytes :]
 
     def text(self, encoding: str) -> str:
-        """Return the text; undecodable bytes become U+FFFD, and a character cut by the limit is left out."""
+        """Return the text. Undecodable bytes become U+FFFD. A character that the limit cuts is left out."""
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return decoder.decode(bytes(self._kept), final=not self._is_truncated)
 

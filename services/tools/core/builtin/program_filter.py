@@ -1,8 +1,8 @@
-"""The seccomp filter of sandboxed programs, as bytes for the kernel: it refuses calls that no computation needs.
+"""The seccomp filter of sandboxed programs as bytes for the kernel, which refuses calls that no computation needs.
 
-A program cannot start processes, so that processes cannot multiply; threads are allowed. It has no sockets and no
-keyrings, cannot reach other processes, and cannot make namespaces. The filter does not refuse mounting, because the
-sandbox itself mounts under it; a program has no right to mount.
+A program cannot start processes, so that processes cannot multiply, but threads are allowed. It has no sockets and no
+keyrings, cannot reach other processes, and cannot create namespaces. The filter does not refuse mounting, because the
+sandbox itself mounts under it. A program has no right to mount.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _LOAD, _EQUAL, _NOT_BELOW, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data; little endian
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in struct seccomp_data; little endian
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _X32_BIT: Final = 0x40000000
 _CLONE_THREAD: Final = 0x00010000
@@ -21,7 +21,7 @@ _CLONE_THREAD: Final = 0x00010000
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The numbers of an architecture's system calls."""
+    """The system call numbers of an architecture."""
 
     architecture: int
     clone: int
@@ -61,10 +61,10 @@ ARCHITECTURES: Final = frozenset(_CALLS)
 
 
 def build_filter(machine: str) -> bytes:
-    """Return the filter for a machine of ARCHITECTURES: EPERM for refused calls and for other architectures."""
+    """Return the filter for a machine of ARCHITECTURES. It returns EPERM for refused calls and other architectures."""
     calls = _CALLS[machine]
     refused = sorted({*calls.refused, *_SINCE_2019})
-    # Each check jumps to the verdict EPERM at the end; the distance is the number of instructions in between.
+    # Each check jumps to the verdict EPERM at the end. The distance is the number of instructions in between.
     checks = [(_EQUAL, number) for number in refused] + [(_NOT_BELOW, _X32_BIT)]
     after = 5  # clone3 and its verdict, clone, its flags; then ALLOW, EPERM
     lines = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, calls.architecture), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
@@ -73,7 +73,7 @@ def build_filter(machine: str) -> bytes:
         lines.append((code, len(checks) - position - 1 + after + 1, 0, number))
     lines += [
         (_EQUAL, 0, 1, _CLONE3),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),  # the C library then uses clone, which has readable flags
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),  # makes the C library use clone, whose flags are readable
         (_EQUAL, 0, 2, calls.clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
         (_HAS_BITS, 0, 1, _CLONE_THREAD),

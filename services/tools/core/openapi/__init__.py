@@ -1,1 +1,1 @@
-"""OpenAPI documents as values: the operations that can be tools, and the reasons why others cannot."""
+"""OpenAPI documents as values: the operations that can be tools, and the reasons that others cannot."""

@@ -1,4 +1,4 @@
-"""Reads the bodies of operations: JSON, or forms of the properties that a form can hold."""
+"""Reads the bodies of operations: JSON bodies, and forms with the properties that a form can hold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BodyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body. `schema` is the document's own; for a form, without the properties in `left_out`, which have reasons."""
+    """A body. `schema` is the document's schema. A form's schema excludes `left_out`, which maps names to reasons."""
 
     kind: BodyKind
     media_type: str
@@ -46,19 +46,19 @@ class Body:
 
     @property
     def is_argument(self) -> bool:
-        """Whether there is anything to send."""
+        """Whether the body is an argument of the tool, which it is unless it is a form without fields."""
         return self.kind is BodyKind.JSON or bool(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads the bodies of a document."""
+    """Reads the bodies of the operations of a document."""
 
     references: References
     is_version_3_0: bool
 
     def read(self, method: str, value: Any) -> Body | None:
-        """Return a body that can be sent; None for an optional body that cannot be sent. Raises Unusable."""
+        """Return a body that can be sent, or None if an optional body cannot be sent. Raises Unusable."""
         body = self.references.resolve(value, "request body")
         is_required = body.get("required") is True
         try:
@@ -104,7 +104,7 @@ class BodyReader:
     def _read_fields(
         self, kind: BodyKind, entry: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> tuple[dict[str, FormField], dict[str, str]]:
-        """Return the fields for properties, and why others are left out. Raises TooManyParts."""
+        """Return the fields for the properties, and the reason for each property left out. Raises TooManyParts."""
         fields: dict[str, FormField] = {}
         left_out: dict[str, str] = {}
         reader = FieldReader(self.references, self.is_version_3_0, kind)
@@ -142,14 +142,14 @@ def _check_required(schema: Mapping[str, Any], left_out: Mapping[str, str]) -> N
 
 
 def _check_count(schema: Mapping[str, Any], count: int) -> None:
-    """Raise Unusable for a form that wants more properties than it declares."""
+    """Raise Unusable if a form requires more properties than it declares."""
     wanted = schema.get("minProperties", 0)
     if isinstance(wanted, int) and wanted > count:
         raise Unusable(f"its form needs {wanted} properties, and declares {count}")
 
 
 def _schema_of_form(schema: Mapping[str, Any], properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a form that takes some of its properties alone."""
+    """Return the schema of a form that accepts only some of its properties."""
     is_whole = properties.keys() >= schema.get("properties", {}).keys()
     left_out = () if is_whole else BOUND_TO_PROPERTIES
     kept = {keyword: value for keyword, value in schema.items() if keyword not in left_out}

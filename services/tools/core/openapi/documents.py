@@ -1,6 +1,6 @@
-"""Translates an OpenAPI document to tools, and explains why some operations cannot be tools.
+"""Translates an OpenAPI document to tools, and gives the reason for each operation that cannot be a tool.
 
-No JSON value raises an error here, as long as it is nested at most as deep as `parse_json` allows.
+No JSON value raises an error here if it is nested no deeper than `parse_json` allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = re.compile(r"3\.[01](\.\d{1,4})?")
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The selected operations of a document; `unmatched` patterns match no operation."""
+    """The selected operations of a document. `unmatched` lists the patterns that match no operation."""
 
     operations: tuple[Operation, ...]
     left_out: tuple[LeftOut, ...]
@@ -28,7 +28,7 @@ class Translation:
 
 
 def refusal_of(document: Any) -> str:
-    """Return why a document cannot be used at all; empty when it can."""
+    """Return the reason that a document cannot be used at all, or an empty string if it can be used."""
     if not isinstance(document, dict):
         return "it is not an object"
     if "swagger" in document:
@@ -49,9 +49,9 @@ def translate(
     patterns: Collection[str] = ("*",),
     max_parts: int = MAX_DOCUMENT_PARTS,
 ) -> Translation:
-    """Return the operations with names that match a pattern, such as `list*`; a refused document has no operations.
+    """Return the operations whose names match a pattern such as `list*`. A rejected document has no operations.
 
-    The operations after the first `max_parts` parts of schemas are left out.
+    Operations after the first `max_parts` parts of schemas are left out.
     """
     if refusal_of(document):
         return Translation((), ())
@@ -79,7 +79,7 @@ def translate(
 
 
 def _problems_by_path(problems: Collection[Problem]) -> dict[str, list[Problem]]:
-    """Return the problems of each path, so that an operation need not search among all."""
+    """Return the problems of each path, so that an operation need not search all problems."""
     by_path: dict[str, list[Problem]] = {}
     for place, words in problems:
         if len(place) > 1 and place[0] == "paths":

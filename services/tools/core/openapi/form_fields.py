@@ -1,4 +1,4 @@
-"""Reads the properties of forms: how each is written, or why it cannot be."""
+"""Reads the properties of forms: how each property is written, or the reason that it cannot be written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;[ -~]*)?", re.ASCII)
 class FormField:
     """A property of a form, encoded like the query parameter `parameter`, or else by its media type.
 
-    Without both, text is plain, and lists and objects are JSON. A file is a text that is sent with a file name.
+    If both are None, text is plain, and lists and objects are JSON. A file is a text that is sent with a file name.
     """
 
     name: str
@@ -41,20 +41,20 @@ class FormField:
 
     @property
     def argument(self) -> str:
-        """The name that messages have for it."""
+        """The argument name of the field for messages."""
         return _argument_of(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldReader:
-    """Reads the properties of forms of a media type. In version 3.0, only encoded forms have styles."""
+    """Reads the properties of forms of one media type. In version 3.0, only URL-encoded forms have styles."""
 
     references: References
     is_version_3_0: bool
     form_type: str
 
     def read(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
-        """Return how a property is written. Raises Unusable."""
+        """Return the field that describes how a property is written. Raises Unusable."""
         if self.form_type == MULTIPART and not can_name_part(name):
             raise Unusable(PART_NAMES)
         has_styles = self.form_type == URLENCODED or not self.is_version_3_0
@@ -63,7 +63,7 @@ class FieldReader:
         return self._read_typed(name, schema, encoding)
 
     def _read_typed(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
-        """Return a property that is written by its media type. Raises Unusable."""
+        """Return the field for a property that is written by its media type. Raises Unusable."""
         values = list(single_shapes_of(schema, self.references))
         media_type = _first_type_of(encoding.get("contentType"))
         has_file = any(map(is_file, values))
@@ -74,7 +74,7 @@ class FieldReader:
         return FormField(name, None, media_type, has_file)
 
     def _read_styled(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
-        """Return a property in the style of a query parameter. Raises Unusable for a style that no standard defines."""
+        """Return the field for a property in the style of a query parameter. Raises Unusable for undefined styles."""
         styles = {keyword: encoding[keyword] for keyword in ("style", "explode") if keyword in encoding}
         read = read_parameter({"name": name, "in": "query", "schema": schema, **styles})
         parameter = replace(read, argument=_argument_of(name))
@@ -90,7 +90,7 @@ class FieldReader:
 
 
 def can_name_part(name: str) -> bool:
-    """Return whether a part of a multipart form can have a name."""
+    """Return whether a part of a multipart form can have this name."""
     return name.isprintable() and '"' not in name and "\\" not in name
 
 
@@ -99,13 +99,13 @@ def _argument_of(name: str) -> str:
 
 
 def _file_type_of(values: Collection[Shape]) -> str:
-    """Return the type that the schema of a file declares, or the type for any bytes."""
+    """Return the type that the schema of a file declares, or the type for arbitrary bytes."""
     declared = (_first_type_of(shape.get("contentMediaType")) for shape in values)
     return next(filter(None, declared), _FILE_TYPE)
 
 
 def _first_type_of(declared: Any) -> str | None:
-    """Return the first type in a comma-separated list that is not a range; None without such a type."""
+    """Return the first type in a comma-separated list that is not a range, or None if there is no such type."""
     if not isinstance(declared, str) or len(declared) > _MAX_TYPES_CHARS:
         return None
     types = [part.strip() for part in declared.split(",")]

@@ -1,4 +1,4 @@
-"""Writes the body of a call: JSON, an encoded form, or the parts of a multipart form."""
+"""Writes the body of a call: JSON, a URL-encoded form, or the parts of a multipart form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.tools.core.openapi.styles import Pair, Pairs, check_names, encode,
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a multipart form; a part without a type is plain text, and a file has a name."""
+    """A part of a multipart form. A part without a media type is plain text, and a file has a file name."""
 
     name: str
     text: str
@@ -27,7 +27,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a request: parts of a multipart form, or a text of a type."""
+    """The content of a request: the parts of a multipart form, or a text with its media type."""
 
     media_type: str
     text: str = ""
@@ -35,7 +35,7 @@ class Content:
 
 
 def content_of(body: Body, value: Any) -> Content | None:
-    """Return the content for a body's argument; None for a multipart form without parts. Raises ToolFailed."""
+    """Return the content for the body's argument, or None for an empty multipart form. Raises ToolFailed."""
     match body.kind:
         case BodyKind.JSON:
             return Content(_json_type_of(body), dump_json(value))
@@ -51,14 +51,14 @@ def content_of(body: Body, value: Any) -> Content | None:
 
 
 def _json_type_of(body: Body) -> str:
-    """Return the type of a JSON body; a document may declare a range, which becomes application/json."""
+    """Return the media type of a JSON body. If the document declares a range, it is application/json."""
     if "*" in body.media_type or not is_header_text(body.media_type):
         return JSON
     return body.media_type
 
 
 def _filled(fields: Mapping[str, FormField], value: Mapping[str, Any]) -> Iterator[tuple[FormField, Any]]:
-    """Yield the fields with their values; null is written as nothing."""
+    """Yield the fields with their values. Fields whose value is null are left out."""
     return ((fields[name], item) for name, item in value.items() if item is not None)
 
 
@@ -80,7 +80,7 @@ def _parts_of_form(fields: Mapping[str, FormField], value: Mapping[str, Any]) ->
 
 def _parts_of(field: FormField, value: Any) -> Iterator[Part]:
     if field.parameter is not None:
-        # Parts are not percent-encoded. Only exploded values, which have no separators, get here.
+        # Parts are not percent-encoded. Only exploded values, which have no separators, reach this line.
         parts = [Part(unquote(name), unquote(text)) for name, text in pairs_of(field.parameter, value)]
     else:
         file_name = field.name if field.is_file else None
@@ -92,7 +92,7 @@ def _parts_of(field: FormField, value: Any) -> Iterator[Part]:
 
 
 def _texts_of(field: FormField, value: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield the text and the type of each item of a list, or of a single value."""
+    """Yield the text and the media type of each item of a list, or of a single value."""
     is_plain = field.is_file or (field.media_type is not None and not is_json(field.media_type))
     for item in value if isinstance(value, list) else [value]:
         is_nested = isinstance(item, dict | list)

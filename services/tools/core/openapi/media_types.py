@@ -1,4 +1,4 @@
-"""Media types of bodies, as documents name them."""
+"""The media types of bodies in the form that documents use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANGES = ("application/*", "*/*")
 
 
 def json_type_of(content: Any) -> str | None:
-    """Return the key of a `content` object that is JSON, or a range with JSON in it; its value is an object."""
+    """Return the key of a `content` object that is JSON or a range that includes JSON. Its value is an object."""
     usable = _usable_types(content)
     json_types = [media_type for media_type in usable if is_json(media_type)]
     ranges = [media_type for media_type in usable if media_type in _RANGES]
@@ -21,7 +21,7 @@ def json_type_of(content: Any) -> str | None:
 
 
 def form_type_of(content: Any, essence: str) -> str | None:
-    """Return the key of a `content` object that is a type of forms, with or without parameters."""
+    """Return the key of a `content` object that is the given form type, with or without parameters."""
     return next((media_type for media_type in _usable_types(content) if _essence_of(media_type) == essence), None)
 
 

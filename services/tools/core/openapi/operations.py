@@ -36,10 +36,10 @@ Problem = tuple[tuple[str | int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation that can be a tool. `arguments` are its parameters by the names that the tool has for them.
+    """An operation that can be a tool. `arguments` are its parameters by the argument names of the tool.
 
-    `fixed_query` are the pairs after a '?' in the document's path; the standard forbids it, and large APIs do it.
-    `left_out` are the optional properties of a form that cannot be sent, with the reasons.
+    `fixed_query` holds the pairs after a '?' in the document's path. The standard forbids them, but large APIs have
+    them. `left_out` holds the optional properties of a form that cannot be sent, with the reasons.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Operation:
 
     @property
     def safety(self) -> ToolSafety:
-        """READ for GET, which changes nothing (RFC 9110, section 9.2.1); EXTERNAL for other methods."""
+        """READ for GET, which changes nothing (RFC 9110, section 9.2.1), and EXTERNAL for other methods."""
         return ToolSafety.READ if self.method == "get" else ToolSafety.EXTERNAL
 
     @property
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An operation that cannot be a tool."""
+    """An operation that cannot be a tool, with the reason."""
 
     name: str
     reason: str
@@ -73,7 +73,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OperationReader:
-    """Reads operations of a document; `problems` lists the violations of the standard by path."""
+    """Reads operations of a document. `problems` lists the violations of the standard by path."""
 
     references: References
     is_version_3_0: bool
@@ -81,7 +81,7 @@ class OperationReader:
     supplied: Supplied = field(default_factory=Supplied)
 
     def read(self, entry: OperationEntry) -> Operation | LeftOut:
-        """Return an operation, or why it cannot be a tool."""
+        """Return the operation, or the reason that it cannot be a tool."""
         try:
             self.references.budget.start_operation()
             return self._read(entry)
@@ -117,7 +117,7 @@ class OperationReader:
         )
 
     def _schema_of(self, arguments: Mapping[str, Parameter], body: Body | None) -> str:
-        """Return the schema of a tool's arguments, as JSON."""
+        """Return the schema of a tool's arguments as JSON."""
         translator = SchemaTranslator(self.references, is_version_3_0=self.is_version_3_0)
         properties = {name: _schema_of_parameter(translator, parameter) for name, parameter in arguments.items()}
         required = [name for name, parameter in arguments.items() if parameter.is_required]
@@ -129,7 +129,7 @@ class OperationReader:
         return schema
 
     def _check_standard(self, entry: OperationEntry) -> None:
-        """Raise Unusable if a part needed by calls violates the standard; other parts are not used."""
+        """Raise Unusable if a part that calls need violates the standard. Other parts are not used."""
         for place, words in self.problems.get(entry.path, ()):
             rest = place[2:]
             if rest[:1] == (entry.method,):
@@ -148,7 +148,7 @@ class OperationReader:
 
 @dataclass(frozen=True, slots=True)
 class OperationEntry:
-    """An operation where the document has it."""
+    """An operation with its location in the document."""
 
     name: str
     method: str
@@ -158,7 +158,7 @@ class OperationEntry:
 
 
 def list_operations(document: Mapping[str, Any], references: References) -> Iterator[OperationEntry | LeftOut]:
-    """Yield the operations, in the document's order; a path that cannot be read is left out as a whole."""
+    """Yield the operations in the document's order. A path that cannot be read is left out as a whole."""
     paths = document.get("paths")
     if not isinstance(paths, dict):
         return
@@ -186,7 +186,7 @@ def _name_of(method: str, path: str, operation: Mapping[str, Any]) -> str:
 
 
 def _check_place(entry: OperationEntry) -> None:
-    """Raise Unusable for an operation that is not below the configured URL."""
+    """Raise Unusable if an operation is not below the configured URL."""
     if "servers" in entry.value or "servers" in entry.path_item:
         raise Unusable("it has servers of its own, and only the configured url is called")
     path, _, query = entry.path.partition("?")
@@ -199,7 +199,7 @@ def _check_place(entry: OperationEntry) -> None:
 
 
 def leads_elsewhere(path: str) -> bool:
-    """Return whether a path has a segment that a server would resolve."""
+    """Return whether a path has a segment, such as `..`, that a server would resolve."""
     return any(unquote(segment) in {".", ".."} for segment in path.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""The parameters of operations: where each goes, and how it is written there."""
+"""The parameters of operations: where each parameter goes, and how it is written there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.tools.core.openapi.references import References, Unusable, shorten
 BODY = "body"
 """The argument that is the body."""
 
-# The standard leaves these to media types and to security. The connection's own are not for callers.
+# The standard leaves these headers to media types and to security. Callers may not set connection headers.
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 _FORBIDDEN_HEADERS = frozenset(
     {
@@ -35,7 +35,7 @@ class Location(StrEnum):
 
 
 class Style(StrEnum):
-    """The encodings of a parameter; JSON is not a style of the standard, but a media type."""
+    """The encodings of a parameter. JSON is not a style of the standard but a media type."""
 
     SIMPLE = "simple"
     MATRIX = "matrix"
@@ -47,7 +47,7 @@ class Style(StrEnum):
     JSON = "json"
 
 
-# The first is the default.
+# The first style is the default.
 _STYLES: Mapping[Location, tuple[Style, ...]] = {
     Location.PATH: (Style.SIMPLE, Style.MATRIX, Style.LABEL),
     Location.QUERY: (Style.FORM, Style.SPACE_DELIMITED, Style.PIPE_DELIMITED, Style.DEEP_OBJECT),
@@ -57,7 +57,7 @@ _STYLES: Mapping[Location, tuple[Style, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Supplied:
-    """The headers, in lower case, and query parameters that the deployment sends with each request."""
+    """The headers (in lower case) and query parameters that the deployment sends with each request."""
 
     headers: frozenset[str] = frozenset()
     query: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class Supplied:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter; `argument` is the name that models have for it, `schema` is the document's own."""
+    """A parameter. `argument` is the name that models use, and `schema` is the document's schema."""
 
     name: str
     argument: str
@@ -78,7 +78,7 @@ class Parameter:
 
 
 def read_parameters(lists: Iterable[Any], references: References, supplied: Supplied) -> list[Parameter]:
-    """Return the parameters of a path's and its operation's lists; a later parameter replaces an earlier namesake.
+    """Return the parameters of a path's and its operation's lists. A later parameter replaces one of the same name.
 
     Leaves out parameters supplied by the deployment, and optional parameters that callers may not set. Raises Unusable.
     """
@@ -123,7 +123,7 @@ def _is_settable(name: str, location: str, entry: Mapping[str, Any], supplied: S
 
 
 def read_parameter(entry: Mapping[str, Any]) -> Parameter:
-    """Return a parameter with a textual name and location. Raises Unusable."""
+    """Parse a parameter whose name and location are text. Raises Unusable."""
     shown = shorten(entry["name"])
     try:
         location = Location(entry["in"])
@@ -136,7 +136,7 @@ def read_parameter(entry: Mapping[str, Any]) -> Parameter:
     if style is Style.DEEP_OBJECT:
         explode = True
     if explode and style in {Style.SPACE_DELIMITED, Style.PIPE_DELIMITED}:
-        style = Style.FORM  # the standard: a name for each value, as in form
+        style = Style.FORM  # the standard requires a name for each value, as in form
     description = entry.get("description")
     return Parameter(
         name=entry["name"],

@@ -1,4 +1,4 @@
-"""Follows references within a document. Nothing outside of it is ever opened."""
+"""Follows references within a document. Nothing outside the document is ever opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_INDEX_DIGITS = 9
 
 
 class Unusable(Exception):
-    """A part of a document cannot be used; the message is the reason. It never leaves this package."""
+    """A part of a document cannot be used. The message is the reason. This error never leaves the package."""
 
 
 class TooManyParts(Unusable):
@@ -26,8 +26,8 @@ class TooManyParts(Unusable):
 class Budget:
     """The number of document parts that may be read, for an operation and in total.
 
-    References let a small document describe any number of parts. All parts cost about the same: a schema, a parameter,
-    a property, or a few characters of a tool's own schema.
+    References allow a small document to describe any number of parts. All parts cost about the same: a schema, a
+    parameter, a property, or a few characters of a tool's schema.
     """
 
     def __init__(self, max_parts: int) -> None:
@@ -36,12 +36,12 @@ class Budget:
         self._left_of_operation = MAX_OPERATION_PARTS
 
     def start_operation(self) -> None:
-        """Count the parts of another operation from now on. Raises TooManyParts if no part is left for it."""
+        """Start to count the parts of the next operation. Raises TooManyParts if no part is left for it."""
         self._left_of_operation = MAX_OPERATION_PARTS
         self.spend(1)
 
     def spend(self, parts: int) -> None:
-        """Count parts before they are read. Raises TooManyParts, and again for each that follows."""
+        """Count parts before they are read. Raises TooManyParts now and in every later call if too many are read."""
         self._left -= parts
         self._left_of_operation -= parts
         if self._left < 0:
@@ -83,7 +83,7 @@ class References:
         return value
 
     def resolve(self, value: Any, kind: str) -> Mapping[str, Any]:
-        """Return an object of a kind, such as a parameter, that stands here or is referred to. Raises Unusable."""
+        """Return an object of a kind, such as a parameter, given directly or by a reference. Raises Unusable."""
         for _ in range(_MAX_HOPS):
             if not isinstance(value, dict):
                 raise Unusable(f"a {kind} is not an object")
@@ -94,7 +94,7 @@ class References:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a document's own text, for a message."""
+    """Return a prefix of a text from a document for use in a message."""
     if len(text) <= _MAX_SHOWN_CHARS:
         return text
     return text[:_MAX_SHOWN_CHARS] + "…"

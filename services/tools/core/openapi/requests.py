@@ -1,4 +1,4 @@
-"""Makes the request of a call: each argument goes to its place, and cannot leave it."""
+"""Builds the request of a call. Each argument goes to its part of the request and cannot leave it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAFE_IN_PATH = "/%:@!$&'()*+,;=~"
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A request; `target` is a path and a query, encoded, below the API's URL. `content` is None without a body."""
+    """A request. `target` is the encoded path and query below the API's URL. `content` is None without a body."""
 
     method: str
     target: str
@@ -30,7 +30,7 @@ class ApiRequest:
 
 
 def build_request(operation: Operation, arguments: Mapping[str, Any], supplied_query: Mapping[str, str]) -> ApiRequest:
-    """Return the request of a call with valid arguments. Raises ToolFailed for a value that cannot be encoded."""
+    """Return the request of a call with valid arguments. Raises ToolFailed if a value cannot be encoded."""
     headers: dict[str, str] = {}
     filled: dict[str, str] = {}
     query = Pairs(_names_in(operation, Location.QUERY), [*operation.fixed_query, *supplied_query.items()])
@@ -71,7 +71,7 @@ def _names_in(operation: Operation, location: Location) -> list[str]:
 
 
 def _fill(operation: Operation, values: Mapping[str, str]) -> str:
-    """Return a path with its values. No value may be empty, and no segment may lead to another path."""
+    """Return a path filled with its values. No value may be empty, and no segment may lead to another path."""
     for name, parameter in operation.arguments.items():
         if parameter.location is Location.PATH and not values.get(parameter.name):
             raise ToolFailed(f"argument {name!r} is empty: it is a part of the path")

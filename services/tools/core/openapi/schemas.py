@@ -1,8 +1,9 @@
 """Translates the schemas of an operation to JSON Schema 2020-12.
 
-OpenAPI 3.0 has its own JSON Schema, 3.1 has 2020-12. Only known keywords pass: keywords for readers, such as `example`,
-would take a model's tokens, and keywords that change the meaning of references are refused. Each schema that is a
-target of references becomes a definition; a schema that contains itself is refused.
+OpenAPI 3.0 has its own variant of JSON Schema, and OpenAPI 3.1 has JSON Schema 2020-12. Only known keywords pass.
+Keywords for readers, such as `example`, would cost a model tokens, and keywords that change the meaning of references
+are rejected. Each schema that is a target of references becomes a definition. A schema that contains itself is
+rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SCHEMAS = (
 )
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas")
-# These keywords may demand properties that are left out.
+# Keywords that may require properties that are left out.
 BOUND_TO_PROPERTIES = ("minProperties", "dependentRequired", "dependentSchemas", "if", "then", "else")
 _REFUSED = ("$id", "$dynamicRef", "$recursiveRef")
 
@@ -64,7 +65,7 @@ class SchemaTranslator:
         if "$ref" not in schema:
             return self._translate_keywords(schema, depth)
         reference = {"$ref": f"#/$defs/{self._definition_of(schema['$ref'], depth)}"}
-        if self._is_version_3_0:  # version 3.0 ignores keywords beside a reference
+        if self._is_version_3_0:  # version 3.0 ignores keywords next to a reference
             return reference
         return {**reference, **self._translate_keywords(schema, depth)}
 
@@ -121,18 +122,18 @@ def cut(text: str, max_chars: int) -> str:
 
 
 def _name_of(reference: str) -> str:
-    """Return letters and digits of a reference's end."""
+    """Return the letters and digits of the last segment of a reference."""
     end = reference.rpartition("/")[2]
     return "".join(character for character in end if character.isascii() and character.isalnum())[:40] or "schema"
 
 
 def read_only_names(properties: Mapping[str, Any]) -> set[str]:
-    """Return the names of the properties that only answers have."""
+    """Return the names of the properties that only responses contain."""
     return {name for name, value in properties.items() if isinstance(value, dict) and value.get("readOnly") is True}
 
 
 def _leave_out_read_only(schema: Mapping[str, Any], translated: dict[str, Any]) -> None:
-    """Remove the properties that only answers have."""
+    """Remove the properties that only responses contain."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return
@@ -157,7 +158,7 @@ def _modernize(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[st
             if is_exclusive and bound in translated:
                 translated[exclusive] = translated.pop(bound)
     if not translated.get("required", True):
-        del translated["required"]  # 3.0 has no empty lists
+        del translated["required"]  # version 3.0 has no empty lists
     if schema.get("nullable") is not True:
         return translated
     return _with_null(translated)

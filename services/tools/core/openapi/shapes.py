@@ -1,4 +1,4 @@
-"""Determines the values that a schema describes. A shape is a schema, or a part of a composed schema."""
+"""Determines the values that a schema describes. A shape is a schema or a part of a composed schema."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from services.tools.core.openapi.references import References, Unusable
 
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 MAX_SHAPES = 256
-_MAX_TYPES = 7  # JSON Schema has no more
+_MAX_TYPES = 7  # JSON Schema has no more types
 _FILE_FORMATS = ("binary", "byte")
 
 Shape = Mapping[str, Any]
 
 
 def shapes_of(schema: Any, references: References) -> Iterator[Shape]:
-    """Yield a schema, those it is composed of, and those they refer to, each of these once. Raises Unusable."""
+    """Yield a schema, the schemas that compose it, and reference targets, each target once. Raises Unusable."""
     followed: set[str] = set()
     waiting = [schema]
     for _ in range(MAX_SHAPES):
@@ -40,7 +40,7 @@ def shapes_of(schema: Any, references: References) -> Iterator[Shape]:
 
 
 def single_shapes_of(schema: Any, references: References) -> Iterator[Shape]:
-    """Yield the shapes of a schema; a list is replaced by the shapes of its items. Raises Unusable."""
+    """Yield the shapes of a schema. A list is replaced by the shapes of its items. Raises Unusable."""
     for shape in shapes_of(schema, references):
         if is_list(shape):
             yield from shapes_of(shape.get("items"), references)
@@ -49,7 +49,7 @@ def single_shapes_of(schema: Any, references: References) -> Iterator[Shape]:
 
 
 def declares_nested_values(shapes: Collection[Shape], references: References) -> bool:
-    """Return whether shapes describe a list or an object inside another. Raises Unusable."""
+    """Return whether shapes describe a list or an object inside another one. Raises Unusable."""
     inner_schemas = (schema for shape in shapes for schema in _inner_schemas_of(shape))
     return any(is_container(inner) for schema in inner_schemas for inner in shapes_of(schema, references))
 
@@ -79,6 +79,6 @@ def is_list(shape: Shape) -> bool:
 
 
 def has_type(shape: Shape, name: str) -> bool:
-    """Return whether a shape names a type, alone or with others."""
+    """Return whether a shape declares a type, alone or among others."""
     kind = shape.get("type")
     return kind == name or (isinstance(kind, list) and name in kind[:_MAX_TYPES])

@@ -1,6 +1,6 @@
 """Writes values in the styles of parameters (RFC 6570).
 
-Separators within a value are encoded, or refused where the style or the place has no encoding for them.
+Separators within a value are encoded, or rejected if the style or the location has no encoding for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """The encoded names and values of a query or a form. No argument may write a fixed name or another's name."""
+    """The encoded names and values of a query or form. No argument may write a fixed name or another's name."""
 
     def __init__(self, arguments: Iterable[str], fixed: Iterable[Pair] = ()) -> None:
         self._pairs: list[Pair] = []
@@ -31,11 +31,11 @@ class Pairs:
 
     @property
     def text(self) -> str:
-        """The pairs as a query or a form has them."""
+        """The pairs in the form of a query or an encoded form."""
         return "&".join(f"{name}={value}" for name, value in self._pairs)
 
     def add(self, name: str, argument: str, pairs: Iterable[Pair]) -> None:
-        """Add the encoded pairs of an argument; messages call it `argument`. Raises ToolFailed."""
+        """Add the encoded pairs of an argument. `argument` is its name in messages. Raises ToolFailed."""
         added = list(pairs)
         names = {unquote(encoded) for encoded, _ in added}
         check_names(argument, names, self._names | self._arguments - {name})
@@ -77,7 +77,7 @@ def _pairs_of_object(parameter: Parameter, name: str, value: Mapping[str, Any]) 
 
 
 def _joined(parameter: Parameter, items: Collection[str]) -> str:
-    """Return encoded items joined by a style's separator, which some styles encode, too. Raises ToolFailed."""
+    """Return encoded items, joined by the style's separator, which some styles encode. Raises ToolFailed."""
     separator = _SEPARATORS[parameter.style]
     if any(separator in item for item in items):
         raise ToolFailed(
@@ -88,7 +88,7 @@ def _joined(parameter: Parameter, items: Collection[str]) -> str:
 
 
 def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
-    """Raise ToolFailed for an empty key and for keys with brackets, which would write to another place."""
+    """Raise ToolFailed if a key is empty or contains brackets, because it would write to another location."""
     for key in value:
         if not key or "[" in key or "]" in key:
             raise ToolFailed(
@@ -97,7 +97,7 @@ def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
 
 
 def header_of(parameter: Parameter, value: Any) -> str:
-    """Return the value of a header. Raises ToolFailed for characters that no header can have."""
+    """Return the value of a header. Raises ToolFailed if it contains characters that no header can have."""
     text = _simple(parameter, value, str)
     if parameter.style is not Style.JSON:
         _check_header_items(parameter, value)
@@ -107,7 +107,7 @@ def header_of(parameter: Parameter, value: Any) -> str:
 
 
 def _check_header_items(parameter: Parameter, value: Any) -> None:
-    """Raise ToolFailed for items with a separator in them: headers are not encoded."""
+    """Raise ToolFailed if an item contains a separator, because headers are not encoded."""
     match value:
         case dict():
             keys, items = [*value], [*value.values()]
@@ -132,7 +132,7 @@ def is_header_text(text: str) -> bool:
 
 
 def path_text_of(parameter: Parameter, value: Any) -> str:
-    """Return the encoded text that stands in the path for a parameter; empty for a list or an object without items."""
+    """Return the encoded text for a parameter in the path. It is empty for a list or an object without items."""
     match parameter.style:
         case Style.MATRIX:
             return _matrix(parameter, value)
@@ -143,7 +143,7 @@ def path_text_of(parameter: Parameter, value: Any) -> str:
 
 
 def _simple(parameter: Parameter, value: Any, encode_part: Callable[[str], str]) -> str:
-    """Write a value in the style `simple`: with unencoded commas between items."""
+    """Write a value in the style `simple`, with unencoded commas between items."""
     if parameter.style is Style.JSON:
         return encode_part(dump_json(value))
     sign = "=" if parameter.explode else ","
@@ -151,7 +151,7 @@ def _simple(parameter: Parameter, value: Any, encode_part: Callable[[str], str])
 
 
 def _matrix(parameter: Parameter, value: Any) -> str:
-    """Write a value in the style `matrix`: names and values, each after a semicolon."""
+    """Write a value in the style `matrix`, with a semicolon before each name and value."""
     name = encode(parameter.name)
     if parameter.explode and isinstance(value, dict):
         pairs = [(encode(key), encode(_text(parameter, item))) for key, item in value.items()]
@@ -160,12 +160,12 @@ def _matrix(parameter: Parameter, value: Any) -> str:
     else:
         items = list(_items_of(parameter, value, ",", encode))
         pairs = [(name, ",".join(items))] if items else []
-    # A value that is empty has no sign before it (RFC 6570, section 3.2.7).
+    # An empty value has no sign before it (RFC 6570, section 3.2.7).
     return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
 
 
 def _label(parameter: Parameter, value: Any) -> str:
-    """Write a value in the style `label`: after a dot, which also separates the items if they are exploded."""
+    """Write a value in the style `label`: a dot precedes the value and, if exploded, separates the items."""
     sign, separator = ("=", ".") if parameter.explode else (",", ",")
     items = list(_items_of(parameter, value, sign, _encode_with_dots))
     return "." + separator.join(items) if items else ""
@@ -176,7 +176,7 @@ def _encode_with_dots(text: str) -> str:
 
 
 def _items_of(parameter: Parameter, value: Any, sign: str, encode_part: Callable[[str], str]) -> Iterator[str]:
-    """Yield the items of a list, the names and values of an object with a sign between them, or a single value."""
+    """Yield the items of a list, an object's names and values joined by `sign`, or a single value."""
     if isinstance(value, dict):
         yield from (f"{encode_part(key)}{sign}{encode_part(_text(parameter, item))}" for key, item in value.items())
     elif isinstance(value, list):
@@ -195,10 +195,10 @@ def _text(parameter: Parameter, value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a string as it is, and a number, a truth value or null as JSON writes it."""
+    """Return a string as it is, and a number, a Boolean or null in JSON form."""
     return value if isinstance(value, str) else dump_json(value)
 
 
 def encode(text: str) -> str:
-    """Return a text with all characters but letters, digits and `-._~` percent-encoded."""
+    """Return a text with all characters percent-encoded except letters, digits and `-._~`."""
     return quote(text, safe="", errors="replace")

@@ -1,1 +1,1 @@
-"""A small classifier of injections: logistic regression over hashed n-grams."""
+"""A small classifier of prompt injections: logistic regression over hashed n-grams."""

@@ -1,4 +1,4 @@
-"""Texts as hashed n-grams, in training and in use the same.
+"""Represents texts as hashed n-grams, in the same way in training and in use.
 
 Source: K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 BUCKETS: Final = 1 << 17
-PART_CHARS: Final = 400  # a long text is read in parts, so that a short injection is not lost in it
+PART_CHARS: Final = 400  # a long text is scored in parts, so that the rest of the text does not mask a short injection
 OVERLAP_CHARS: Final = 200
 _CHAR_GRAMS: Final = (3, 4, 5)
 _WORD_GRAMS: Final = (1, 2, 3)
@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def parts_of(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where the parts of a text begin and end; they overlap."""
+    """Yield the start and end of each part of a text. Consecutive parts overlap."""
     start = 0
     while True:
         end = min(len(text), start + PART_CHARS)
@@ -33,7 +33,7 @@ def parts_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def buckets_of(text: str) -> npt.NDArray[np.int64]:
-    """Return the buckets of a text's n-grams, each once, in order."""
+    """Return the sorted buckets of a text's n-grams without duplicates."""
     words = _WORD.findall(text.casefold())
     grams = {" ".join(words[at : at + size]) for size in _WORD_GRAMS for at in range(len(words) - size + 1)}
     line = f" {' '.join(words)} "

@@ -1,6 +1,7 @@
 """Finds prompt injections: text that tries to change the instructions of a model. Options: `threshold`, a probability.
 
-The weights were trained by `tests/bench/guards/train_injection.py`; `model.json` names the texts and the figures.
+The weights were trained by `tests/bench/guards/train_injection.py`. `model.json` lists the training texts and the
+measured figures.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.orchestrator.adapters.guards.options import check_names, read_numb
 
 
 class InjectionGuard:
-    """Finds parts that look like injections."""
+    """Finds parts of a text that look like prompt injections."""
 
     traits = GuardTraits(reads_untrusted_only=True)
 
@@ -31,7 +32,7 @@ class InjectionGuard:
         self._threshold = threshold
 
     def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - an injection is one anywhere
-        """Return the parts that are at least as probable as the threshold."""
+        """Return the parts whose probability of being an injection is at least the threshold."""
         return [
             Finding(begin, end, "INJECTION")
             for begin, end in parts_of(text)
@@ -39,7 +40,7 @@ class InjectionGuard:
         ]
 
     def probability(self, part: str) -> float:
-        """Return how likely a part is an injection."""
+        """Return the probability that a part is an injection."""
         buckets = buckets_of(part)
         if not len(buckets):
             return 0.0

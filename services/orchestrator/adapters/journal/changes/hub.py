@@ -1,6 +1,6 @@
 """Wakes the waiters of this process after a commit, and collects the messages for other processes.
 
-A message names topics: hashes of the executions and conversations that changed, or that its sender waits for.
+A message names topics: hashes of the executions and conversations that changed or that the sender waits for.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from services.orchestrator.ports.changes import Changes, Watch
 
 EVERYTHING = "*"
 WANTED, CHANGED = "wanted", "changed"
-TOPICS_PER_MESSAGE = 400  # PostgreSQL takes messages of less than 8000 bytes
+TOPICS_PER_MESSAGE = 400  # PostgreSQL accepts only messages of less than 8000 bytes
 MAX_TOPICS = 10_000
-FALLBACK_S = 5.0  # poll interval besides notifications: bounds the delay after a lost notification
-RENEW_S = 5.0  # between the announcements of the topics that a process waits for
-SILENCE_S = 3 * RENEW_S  # silence after which a process polls, and after which others forget its topics
+FALLBACK_S = 5.0  # poll interval in addition to messages; bounds the delay after a lost message
+RENEW_S = 5.0  # time between announcements of the topics that a process waits for
+SILENCE_S = 3 * RENEW_S  # silence after which a process polls, and other processes drop its topics
 RECENT_S = RENEW_S + 1.0  # A new process learns within RENEW_S which topics other processes wait for.
 
 
 def topic_of(key: ExecutionKey | SessionKey) -> str:
-    """Return the topic of an execution or a conversation: a short hash that reveals nothing."""
+    """Return the topic of an execution or a conversation: a short hash that does not reveal the key."""
     return hashlib.sha256("\0".join((type(key).__name__, *key)).encode(errors="replace")).hexdigest()[:16]
 
 
 class TopicMessage(NamedTuple):
-    """A message to all orchestrators: its sender waits for these topics, or has changed them."""
+    """A message to all orchestrators, which says that its sender waits for some topics, or has changed them."""
 
     sender: str
     kind: str
@@ -41,14 +41,14 @@ class TopicMessage(NamedTuple):
 
 
 def write_messages(sender: str, kind: str, topics: Collection[str]) -> Iterator[str]:
-    """Yield the texts of the messages about topics; empty without topics."""
+    """Yield the texts of the messages about topics, or nothing if there are no topics."""
     names = sorted(topics)
     for start in range(0, len(names), TOPICS_PER_MESSAGE):
         yield " ".join((sender, kind, *names[start : start + TOPICS_PER_MESSAGE]))
 
 
 def read_message(text: str) -> TopicMessage | None:
-    """Parse a message; None for a text of another version or of another program."""
+    """Parse a message. Returns None if the text comes from another version or another program."""
     sender, _, rest = text.partition(" ")
     kind, *topics = rest.split(" ")
     if kind not in (WANTED, CHANGED):
@@ -59,23 +59,23 @@ def read_message(text: str) -> TopicMessage | None:
 class Interests:
     """The topics that other processes wait for, and the topics that changed here recently.
 
-    Invariant: a change reaches every process that asked for its topic before the change, or at most `recent_s` after
-    it, so a process may ask and read at the same time. Each set keeps the newest MAX_TOPICS topics.
+    Invariant: a change reaches every process that announced its interest before the change, or at most `recent_s`
+    after it, so a process may announce and read at the same time. Each set keeps the newest MAX_TOPICS topics.
     """
 
     def __init__(self, kept_s: float, recent_s: float) -> None:
         self._kept_s = kept_s
         self._recent_s = recent_s
-        self._wanted: dict[str, float] = {}  # by the time of their end, the earliest first
+        self._wanted: dict[str, float] = {}  # topics and the times at which they expire, the earliest first
         self._recent: dict[str, float] = {}
 
     def want(self, topics: Collection[str], now_s: float) -> list[str]:
-        """Record that another process waits for topics; return the topics that changed here recently."""
+        """Record that another process waits for topics, and return those topics that changed here recently."""
         _put(self._wanted, topics, now_s, now_s + self._kept_s)
         return [topic for topic in topics if self._recent.get(topic, now_s) > now_s]
 
     def change(self, topics: Collection[str], now_s: float) -> list[str]:
-        """Record that topics changed here; return the topics that another process waits for."""
+        """Record that topics changed here, and return those topics that another process waits for."""
         _put(self._recent, topics, now_s, now_s + self._recent_s)
         if EVERYTHING in topics or self._wanted.get(EVERYTHING, now_s) > now_s:
             return list(topics)
@@ -91,7 +91,7 @@ def _put(ends: dict[str, float], topics: Collection[str], now_s: float, end_s: f
 
 
 class Hub(Changes):
-    """The watches of a process; each watch polls while notifications of other processes do not arrive.
+    """The watches of a process. Each watch polls while the messages of other processes do not arrive.
 
     Attributes:
         on_due: Called when messages for other processes are due; None if messages are not carried.
@@ -101,13 +101,13 @@ class Hub(Changes):
         self._sender = secrets.token_hex(8)
         self._watches: dict[str, set[_Watch]] = {}
         self._interests = Interests(kept_s=SILENCE_S, recent_s=RECENT_S)
-        self._heard_s = -math.inf  # when its own message came back
+        self._heard_s = -math.inf  # when a message of this process last came back
         self._due: dict[str, set[str]] = {WANTED: set(), CHANGED: set()}
         self.on_due: Callable[[], None] | None = None
 
     @property
     def has_notifications(self) -> bool:
-        """Whether notifications arrive: this process hears its own."""
+        """Whether messages arrive, which this process infers from receiving its own messages."""
         return time.monotonic() - self._heard_s < SILENCE_S
 
     @contextmanager
@@ -126,13 +126,13 @@ class Hub(Changes):
                 self._watches.pop(topic, None)
 
     def note(self, topics: Collection[str]) -> None:
-        """Wake local waiters of committed topics and notify other processes that wait for them."""
+        """Wake the local waiters for committed topics, and notify other processes that wait for them."""
         self._wake(topics)
         if self.on_due is not None:
             self._tell(CHANGED, self._interests.change(topics, time.monotonic()))
 
     def hear(self, text: str) -> None:
-        """Handle a message, which may be this process's own."""
+        """Handle a message from any process, including this process."""
         message = read_message(text)
         if message is None:
             return
@@ -148,19 +148,19 @@ class Hub(Changes):
         self._tell(WANTED, self._watches)
 
     def lose(self) -> None:
-        """Note that messages may have been lost: everybody here looks again."""
+        """Record that messages may have been lost, and have all local waiters check again."""
         self._heard_s = -math.inf
         self._wake([EVERYTHING])
 
     def take_due(self) -> list[str]:
-        """Return the messages that are to be sent now."""
+        """Return the messages that are due, and clear them."""
         due = [text for kind, topics in self._due.items() for text in write_messages(self._sender, kind, topics)]
         for topics in self._due.values():
             topics.clear()
         return due
 
     def hello(self) -> str:
-        """Return a message with which this process checks its own connection."""
+        """Return a message with which this process checks that its own connection works."""
         return f"{self._sender} {WANTED}"
 
     def _tell(self, kind: str, topics: Collection[str]) -> None:

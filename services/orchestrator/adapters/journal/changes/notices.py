@@ -1,7 +1,7 @@
-"""Carries messages between the orchestrators of a PostgreSQL database by LISTEN and NOTIFY.
+"""Carries messages between the orchestrators of a PostgreSQL database through LISTEN and NOTIFY.
 
-Write transactions do not NOTIFY: PostgreSQL would commit them one after the other, each with its wait for the disk.
-A change is announced after its commit, and only while another process waits for it.
+Write transactions do not use NOTIFY, because PostgreSQL would commit them one after the other, and each would wait for
+the disk. Instead, a change is announced after its commit, and only while another process waits for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class Notices:
-    """The listening connection of a process, reopened after a loss, and the messages that the process sends."""
+    """Sends a process's messages, and keeps its listening connection, which is reopened after a loss."""
 
     def __init__(self, engine: Engine, hub: Hub) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -39,16 +39,16 @@ class Notices:
         self._due = asyncio.Event()
         self._listening: Connection | None = None
         self._is_lost = True
-        self._had_notifications = True  # as far as the log says
+        self._had_notifications = True  # as last logged
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Listen and send from now on."""
+        """Start to listen and to send messages."""
         self._hub.on_due = self._due.set
         self._task = asyncio.create_task(self._live())
 
     async def close(self) -> None:
-        """Send the due messages, and stop."""
+        """Send the due messages, then stop."""
         self._hub.on_due = None
         if self._task is not None:
             self._task.cancel()
@@ -90,7 +90,7 @@ class Notices:
 
     @contextmanager
     def _reading(self, listening: Connection) -> Iterator[None]:
-        """Take messages as the connection gets them; nothing else uses it, so the event loop may read it."""
+        """Handle messages as they arrive. Nothing else uses the connection, so the event loop may read it."""
         driver: psycopg.Connection[Any] = cast("psycopg.Connection[Any]", listening.connection.dbapi_connection)
         loop, number = asyncio.get_running_loop(), driver.fileno()
         self._is_lost = False
@@ -119,7 +119,7 @@ class Notices:
             self._due.set()
 
     def _listen(self) -> Connection:
-        """Return a connection that listens, and is not the pool's."""
+        """Return a listening connection that does not belong to the pool."""
         with translating_errors():
             listening = self._engine.connect()
             listening.execute(LISTEN)
@@ -137,7 +137,7 @@ class Notices:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _report(self, *, has_notifications: bool, reason: str) -> None:
-        """Log that this process polls, once until notifications arrive again."""
+        """Log when messages stop arriving, so that this process polls, and when they arrive again."""
         if has_notifications and not self._had_notifications:
             log.info("the journal's notices arrive")
         elif not has_notifications and self._had_notifications:
@@ -146,5 +146,5 @@ class Notices:
 
 
 def _close(listening: Connection) -> None:
-    with suppress(DBAPIError):  # it may be lost
+    with suppress(DBAPIError):  # the connection may be lost
         listening.close()

@@ -1,1 +1,1 @@
-"""API keys, budgets and audit in the journal's database."""
+"""API keys, budgets and the audit log in the journal's database."""

@@ -1,4 +1,4 @@
-"""The audit in the journal's database."""
+"""The audit log in the journal's database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.adapters.journal.writes import CompiledStatement
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page
 
-MAX_DIGITS = 18  # any such number has 64 bits
+MAX_DIGITS = 18  # any number with so few digits fits into 64 bits
 _table = audit_records.c
 log = get_logger(__name__)
 
@@ -29,7 +29,7 @@ class SqlAudit(JournalAccess, AuditStore):
     """Audit records by owner and position. A page token holds the position and the owner of the last record.
 
     Attributes:
-        audit_key: Keys the digests; empty for unkeyed digests.
+        audit_key: Keys the digests; if it is empty, the digests are unkeyed.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class SqlAudit(JournalAccess, AuditStore):
         self.audit_key = b""
         self._add_record = CompiledStatement(self._insert(audit_records), self._dialect)
         self._listing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-audit")
-        # The last position and digest of this owner's chain, which has no other writer; None until it is read.
+        # The last position and digest of this owner's chain, which has no other writer, or None until they are read.
         self._head: tuple[int, bytes] | None = None
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
@@ -60,7 +60,7 @@ class SqlAudit(JournalAccess, AuditStore):
         return Page(records, f"{records[-1].position}/{records[-1].owner}")
 
     def _forget_head(self, *_: object) -> None:
-        """Forget the head, as its write may have been rolled back. The end of each read calls this too."""
+        """Clear the cached head, because its write may have been rolled back. Also called at the end of each read."""
         self._head = None
 
     def _append(self, db: Connection, entry: AuditEntry) -> None:

@@ -31,8 +31,8 @@ _ORDER = (budgets.c.tenant, budgets.c.subject)
 class SqlBudgets(JournalAccess, BudgetStore):
     """Budgets by account. A page token holds the tenant and subject of the last account.
 
-    Each change has its own transaction on a separate thread: a group of changes that locks several tenants' rows
-    could block the group of another orchestrator, and with it all executions there.
+    Each change has a separate transaction on a separate thread, because a group of changes that locks the rows of
+    several tenants could block the group of another orchestrator, and with it all executions there.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
@@ -108,7 +108,7 @@ def _grant(db: Connection, account: Account, least: Amount, now_s: float) -> Gra
 
 
 def _locked(db: Connection, account: Account, now_s: float) -> Budget | None:
-    """Return a budget, with its row locked until the transaction ends."""
+    """Return a budget, and lock its row until the transaction ends."""
     found = select(budgets).where(_of(account)).with_for_update()
     return next(iter(_budgets(db, found, now_s)), None)
 
@@ -122,7 +122,7 @@ def _budgets(db: Connection, found: Select[tuple[Any, ...]], now_s: float) -> li
 
 
 def _budget_of(row: Any, now_s: float) -> Budget:
-    """Return a row's budget, started again if its period has ended."""
+    """Return the budget of a row, with nothing granted if the row's period has ended."""
     period, granted = Period(row.period), Amount(row.granted_tokens, row.granted_micro_usd)
     start = max(row.period_start, period.start_of(datetime.fromtimestamp(now_s, UTC)).timestamp())
     if start > row.period_start:

@@ -23,9 +23,9 @@ from services.orchestrator.ports.page import Page
 
 
 class SqlKeys(JournalAccess, KeyStore):
-    """Keys by id. A page token is the time of the last key, and its id.
+    """Keys by id. A page token holds the time and the id of the last key.
 
-    They are looked up on a thread of their own: no list that a caller asks for may hold up the calls of all others.
+    Keys are looked up on a separate thread, so that a list for one caller does not delay the calls of all callers.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The usage ledger in the journal."""
+"""The usage ledger in the journal's database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDER = (usage_totals.c.session_id, usage_totals.c.model, usage_totals.c.subjec
 
 
 class SqlUsage(JournalAccess, UsageLedger):
-    """Totals by session, model and subject. A page token is the three of the last total, as a JSON array."""
+    """Totals by session, model and subject. A page token is a JSON array of these three names in the last total."""
 
     async def add_usage(self, used: UsageTotal) -> None:
         await self._commit(lambda db: self._writes.add_usage(db, [used]))

@@ -27,13 +27,13 @@ from services.orchestrator.ports.journal import (
 )
 from services.orchestrator.ports.page import Page
 
-# Most bytes per character in a sealed journal, where only this process can read the values.
+# Maximum number of bytes per character in an encrypted journal, where only this process can read the values.
 _SEALED_CHARS = 8
 _sessions, _messages = tables.sessions, tables.messages
 
 
 class SqlConversations(JournalAccess, Conversations):
-    """Conversations by session. A page token is the last use of the last conversation, and its id."""
+    """Conversations by session. A page token holds the time of last use and the id of the last conversation."""
 
     _purger: Purger
 
@@ -93,11 +93,11 @@ class SqlConversations(JournalAccess, Conversations):
             raise _no_session(key)
 
     async def get_summary(self, key: SessionKey) -> Summary | None:
-        """Return a conversation's summary."""
+        """Return the summary of a conversation, or None if there is no summary."""
         return await self._read(key.tenant, lambda db: _summary(db, key))
 
     async def put_summary(self, key: SessionKey, summary: Summary) -> None:
-        """Store a summary, unless the conversation is gone."""
+        """Store a summary, unless the conversation was deleted."""
         await self._commit(lambda db: self._put_summary(db, key, summary))
 
     def _update_state(
@@ -136,7 +136,10 @@ def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tupl
 
 
 def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes: int) -> SessionRecord:
-    """Return a conversation with its newest messages before a position, within the limits; no messages for limit 0."""
+    """Return a conversation with its newest messages before a position, within the limits.
+
+    A limit of 0 selects no messages.
+    """
     row = db.execute(select(_sessions).where(of_session(_sessions, key))).first()
     if row is None:
         raise _no_session(key)
@@ -185,7 +188,7 @@ def _page(db: Connection, found: Select[Any], limit: int, state_key: str) -> Pag
 
 
 def _values_of(db: Connection, sessions: Sequence[Row[Any]], state_key: str) -> dict[str, str]:
-    """Return the values of a state key by session id, for sessions of one tenant; omits long values."""
+    """Return the values of a state key by session id, for sessions of one tenant. Long values are omitted."""
     if not state_key or not sessions:
         return {}
     table = tables.session_state

@@ -1,4 +1,4 @@
-"""Executions in the journal: their records, their events and the entries for a resume."""
+"""Executions in the journal: their records, their events and the entries from which they resume."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_ORDINAL_DIGITS = 18
 
 
 class SqlExecutions(SqlKept, ExecutionJournal):
-    """Executions by request. A page token is the ordinal of the last execution."""
+    """Executions by request. A page token holds the ordinal of the last execution."""
 
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
@@ -148,7 +148,7 @@ def _timeline_page(
 
 
 def _events_of(db: Connection, key: ExecutionKey, stored: Sequence[bytes]) -> list[Event]:
-    """Decode events; raises NotFound when there is no execution."""
+    """Decode events. Raises NotFound if there are no events because the execution does not exist."""
     if not stored:
         get_record(db, key)
     return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]

@@ -1,4 +1,4 @@
-"""Requests that are kept with their executions, their metadata, and the deletion of executions."""
+"""The requests and metadata that are kept with executions, and the deletion of executions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.orchestrator.core.model.request_check import check_metadata
 from services.orchestrator.ports.journal import ExecutionRecord
 from services.orchestrator.ports.page import Page
 
-LOOKED_AT = 1000  # most executions scanned for a page
+LOOKED_AT = 1000  # maximum number of executions scanned for a page
 
 
 class SqlKept(JournalAccess):
@@ -30,21 +30,21 @@ class SqlKept(JournalAccess):
     async def update_metadata(
         self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
     ) -> ExecutionRecord:
-        """Set and remove metadata; see the port."""
+        """Set and remove metadata, as described by the port."""
         updated: ExecutionRecord = await self._commit(lambda db: _update_metadata(db, key, values, removed))
         return updated
 
     async def delete_execution(self, key: ExecutionKey) -> None:
-        """Remove an execution; see the port."""
+        """Delete an execution, as described by the port."""
         await self._commit(lambda db: _delete(db, key))
 
 
 def page_by_metadata(
     db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int
 ) -> Page[ExecutionRecord]:
-    """Return the first executions of a query with matching kept metadata.
+    """Return the first executions of a query whose kept metadata matches.
 
-    The metadata may be sealed, so the database cannot compare it.
+    The metadata may be encrypted, so the database cannot compare it.
     """
     is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
     kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)

@@ -18,11 +18,11 @@ from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
 
-RELEASED_AT_ONCE = 1000  # so that a statement has a bounded number of parameters
+RELEASED_AT_ONCE = 1000  # bounds the number of parameters of a statement
 
 
 class SqlOwnership(JournalAccess, Ownership):
-    """Executions by their owners' names, and the heartbeats of the owners. These have a thread of their own."""
+    """Executions by their owners' names, and the heartbeats of the owners, which use a separate thread."""
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
         super().__init__(url, owner, clock)
@@ -44,12 +44,12 @@ class SqlOwnership(JournalAccess, Ownership):
         finally:
             self._group.is_fenced = self._lock.is_refused
         if self._group.failure:
-            await self._commit(self._beat)  # a write shows whether the failure is over
+            await self._commit(self._beat)  # a write shows whether the failure has ended
         return pulse
 
     @property
     def write_failure(self) -> str:
-        """Why the last write failed; empty when it succeeded."""
+        """The reason that the last write failed, or an empty string if it succeeded."""
         if not self._is_open:
             return "it is closed"
         return self._group.failure
@@ -63,12 +63,12 @@ class SqlOwnership(JournalAccess, Ownership):
         await self._commit(lambda db: self._release(db, keys, now_s), changed=[EVERYTHING])
 
     def _register(self, db: Connection, now_s: float) -> None:
-        """Register this owner; interrupt its predecessor's executions and those without an owner."""
+        """Register this owner. Interrupts the executions of its predecessor and executions without an owner."""
         _interrupt(db, executions.c.owner.in_((self._owner, "")), now_s)
         self._beat(db)
 
     def _unregister(self, db: Connection, now_s: float) -> None:
-        """Unregister this owner, and interrupt its live executions."""
+        """Unregister this owner and interrupt its live executions."""
         _interrupt(db, executions.c.owner == self._owner, now_s)
         db.execute(delete(owners).where(owners.c.owner == self._owner))
 

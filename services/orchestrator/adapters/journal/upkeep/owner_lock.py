@@ -1,4 +1,4 @@
-"""The lock of an owner's name, which only one process can hold."""
+"""The lock on an owner's name, which only one process can hold."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
-# A process waits so long until its predecessor of the same name, or its own lost connection, has ended.
+# How long a process waits until its predecessor of the same name, or its own lost connection, has ended.
 OWNER_TIMEOUT_S = 15.0
 
-# A standby refuses txid_current() as it refuses a write (READ_ONLY), so that all connections to it are given up.
+# A standby rejects txid_current() as it rejects a write (READ_ONLY), so that all connections to it are discarded.
 _BACKEND = text("SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN txid_current() END")
 
 
 class OwnerLock:
     """A lock that the operating system or the database releases when the process ends.
 
-    Raises PreconditionFailed when another process is the same owner and stays so, and the database's own errors, also
-    where the server is a standby: the lock of a standby does not count on its primary.
+    Raises PreconditionFailed if another process remains the same owner, or the error of the database if the database
+    fails. A standby server also fails, because a lock on a standby has no effect on its primary.
     """
 
     def __init__(self, engine: Engine, owner: str) -> None:
@@ -36,10 +36,10 @@ class OwnerLock:
         self._key = hashlib.sha256(owner.encode()).digest()[:8]
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
-        self._backend: int | None = None  # the server's process that holds the lock
-        self._refused_s: float | None = None  # time of the first refusal; None unless another process has the lock
+        self._backend: int | None = None  # id of the server process that holds the lock
+        self._refused_s: float | None = None  # time of the first refusal, or None unless another process has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
-        self._newest: object = None  # a mark of the connection that was made last, and the mark when the lock was held
+        self._newest: object = None  # marks of the newest connection, and of the newest when the lock was held
         self._newest_held: object = None
         self._alone = Lock()
         if self._is_of_database:
@@ -56,19 +56,19 @@ class OwnerLock:
     def hold(self) -> None:
         """Take the lock again if the connection that held it has ended.
 
-        Raises Unavailable while that fails, and PreconditionFailed when another process keeps the lock.
+        Raises Unavailable while the lock is not available, and PreconditionFailed if another process keeps it.
         """
         if not self._is_of_database:
             return
         with self._alone:
             newest = self._newest
             self._hold()
-            self._newest_held = newest  # ignores a connection that was made meanwhile
+            self._newest_held = newest  # ignores connections made since the check began
 
     def hold_if_doubtful(self) -> None:
         """Call `hold` unless the lock was held after the newest connection was made.
 
-        A new connection may mean that the server ended all others, including the lock's connection.
+        A new connection may mean that the server ended all other connections, including the lock's connection.
         """
         if self._session is None or self._newest is not self._newest_held:
             self.hold()
@@ -80,7 +80,7 @@ class OwnerLock:
         try:
             is_held = self._answers() or self._take_session()
         except DBAPIError:
-            self._refused_s = None  # the holder is unknown
+            self._refused_s = None  # the holder of the lock is unknown
             raise
         if is_held:
             self._refused_s = None
@@ -94,7 +94,7 @@ class OwnerLock:
         return self._refused_s is not None
 
     def release(self) -> None:
-        """Let another process be this owner."""
+        """Release the lock, so that another process can be this owner."""
         self._session = None
         self._stack.close()
 
@@ -109,7 +109,7 @@ class OwnerLock:
             )
 
     def _answers(self) -> bool:
-        """Return whether the connection that holds the lock is alive; release the lock if not."""
+        """Return whether the connection that holds the lock is alive. Releases the lock if it is not."""
         if self._session is None:
             return False
         try:
@@ -122,9 +122,9 @@ class OwnerLock:
         return True
 
     def _check_beside(self) -> None:
-        """Raise PreconditionFailed if another connection has the same one of the server: a pooler shares it.
+        """Raise PreconditionFailed if a second connection has the same server process, so that a pooler shares it.
 
-        The lock is released if this fails.
+        The lock is released if this check fails.
         """
         if self._session is None:
             return

@@ -1,4 +1,4 @@
-"""Purges old executions and conversations in batches, on a thread and a connection beside the writer's."""
+"""Purges old executions and conversations in batches, on a separate thread and a separate connection."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
-FIRST_PURGE_S = 10.0  # after the start, when old executions may still be resumed
-RETRY_S = 5.0  # after a purge that failed
-ANSWER_TIMEOUT_S = 30  # for a statement in PostgreSQL; no caller waits for the purge
+FIRST_PURGE_S = 10.0  # delay after the start, when old executions may still be resumed
+RETRY_S = 5.0  # delay after a purge that failed
+ANSWER_TIMEOUT_S = 30  # limit of a statement in PostgreSQL; no caller waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
 _KEY = (_executions.c.tenant, _executions.c.request_id)
@@ -29,10 +29,10 @@ log = get_logger(__name__)
 
 
 class Purger:
-    """Purges executions, conversations and records of the audit that are older than their retention, once a minute.
+    """Purges executions, conversations and audit records that are older than their retention, once a minute.
 
-    Keys go when they expired or were revoked as long ago as the oldest record of the audit. After a failure it tries
-    again soon, with half the batch. Without a retention, conversations stay.
+    Keys are deleted if they expired or were revoked before the retention of audit records. After a failure, the purger
+    tries again soon, with half the batch size. Conversations without a retention are kept.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Purger:
         self._at_once = PURGED_AT_ONCE
 
     def start(self, afterwards: Callable[[], None] = lambda: None) -> None:
-        """Start the purges, and call `afterwards` after each."""
+        """Start the periodic purge, and call `afterwards` after each purge."""
         self._task = asyncio.create_task(self._live(afterwards))
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Purger:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def purge(self) -> None:
-        """Purge everything that is too old; raises the database's errors."""
+        """Purge everything that is too old. Raises the error of the database if a purge fails."""
         now_s = self._now_s()
         await self._repeat(lambda db: forget_old_executions(db, now_s - self._retention_s, self._at_once))
         if self._session_retention_s:
@@ -76,7 +76,7 @@ class Purger:
             await self._repeat(lambda db: forget_old_keys(db, oldest_us / 1_000_000, self._at_once))
 
     async def forget_session(self, key: SessionKey) -> int:
-        """Delete the executions of a conversation that do not run; returns their number."""
+        """Delete the executions of a conversation that are not running, and return their number."""
         return await self._repeat(lambda db: forget_executions_of(db, key, self._at_once))
 
     async def _live(self, afterwards: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class Purger:
                 await asyncio.sleep(PURGE_INTERVAL_S)
 
     async def _repeat(self, forget: Callable[[Connection], int]) -> int:
-        """Purge batch by batch until nothing is left; the pauses between batches leave time for the writer."""
+        """Purge in batches until nothing is left, and return the total. Pauses between batches let the writer work."""
         count = 0
         while True:
             started_s = time.monotonic()
@@ -112,7 +112,7 @@ class Purger:
 
 
 def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Delete executions that ended or were interrupted before a time, the oldest first; returns their number."""
+    """Delete the oldest executions that ended or were interrupted before a time, and return their number."""
     has_ended = and_(_executions.c.response.is_not(None), _executions.c.entered_at < oldest_s)
     is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
     count = 0
@@ -123,14 +123,14 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_executions_of(db: Connection, key: SessionKey, limit: int) -> int:
-    """Delete the ended and interrupted executions of a conversation; returns their number."""
+    """Delete the ended and interrupted executions of a conversation, and return their number."""
     has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
     found = select(*_KEY).where(of_session(_executions, key), has_stopped).limit(limit)
     return forget_executions(db, _executions_of(db, found))
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Delete conversations that were last used before a time and have no running turn; returns their number."""
+    """Delete conversations without a running turn that were last used before a time, and return their number."""
     turns = tables.turns.c
     in_use = select(turns.tenant).where(turns.tenant == _sessions.c.tenant, turns.session_id == _sessions.c.session_id)
     is_old = and_(_sessions.c.updated_at < oldest_s, ~in_use.exists())
@@ -140,7 +140,7 @@ def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
-    """Delete conversations with their messages, values and summaries, but not their usage; returns their number."""
+    """Delete conversations with their messages, values and summaries, but not their usage. Return their number."""
     if not keys:
         return 0
     for table in (tables.messages, tables.session_state, tables.summaries):
@@ -149,7 +149,7 @@ def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
 
 
 def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:
-    """Delete the beginning of each chain up to a time, but its last record; returns how many records."""
+    """Delete the records of each chain up to a time, except its last record, and return their number."""
     records = tables.audit_records.c
     count = 0
     for owner in _chain_owners(db):
@@ -164,14 +164,14 @@ def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:
 
 
 def forget_old_keys(db: Connection, oldest_s: float, limit: int) -> int:
-    """Delete keys that expired or were revoked before a time; returns their number."""
+    """Delete keys that expired or were revoked before a time, and return their number."""
     keys = tables.api_keys.c
     old = select(keys.key_id).where((keys.expires_at < oldest_s) | (keys.revoked_at < oldest_s)).limit(limit)
     return db.execute(delete(tables.api_keys).where(keys.key_id.in_(old))).rowcount
 
 
 def _chain_owners(db: Connection) -> Iterator[str]:
-    """Yield the owners of chains, each by a look into the index: DISTINCT would read all of it."""
+    """Yield the owners of chains, each with one index look-up, because DISTINCT would read the whole index."""
     records, owner = tables.audit_records.c, ""
     while (owner := db.execute(select(func.min(records.owner)).where(records.owner > owner)).scalar_one()) is not None:
         yield owner
@@ -183,7 +183,7 @@ def _executions_of(db: Connection, found: Select[tuple[str, str]]) -> list[Execu
 
 
 def forget_executions(db: Connection, keys: Sequence[ExecutionKey]) -> int:
-    """Delete executions with all that belongs to them but their usage; returns their number."""
+    """Delete executions with all their data except their usage, and return their number."""
     if not keys:
         return 0
     for table in (tables.events, tables.entries, tables.approvals, tables.turns, tables.kept_requests):

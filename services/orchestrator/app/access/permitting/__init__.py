@@ -1,1 +1,1 @@
-"""The services as the operator's policies let each tenant use them."""
+"""The services, restricted to the operations that the operator's policies permit to each tenant."""

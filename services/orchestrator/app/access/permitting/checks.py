@@ -1,4 +1,4 @@
-"""Asks the policy for the tenant that the current work is for."""
+"""Applies the policy to the tenant of the current work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_model(policy: Policy, name: str) -> None:
 
 
 def find_model_denial(policy: Policy, name: str) -> str:
-    """Return the reason why the tenant may not use a model; empty if it may. "" is the default model."""
+    """Return the reason that the tenant may not use a model, or an empty string. "" is the default model."""
     return policy.find_denial(current_principal().tenant, Action.INFER, Model(name or DEFAULT_MODEL))
 
 
@@ -24,7 +24,7 @@ def check_collection(policy: Policy, action: Action, name: str) -> None:
 
 
 def find_tool_denial(policy: Policy, tool: ToolDefinition) -> str:
-    """Return why the tenant may not call a tool; empty when it may."""
+    """Return the reason that the tenant may not call a tool, or an empty string if it may."""
     return policy.find_denial(current_principal().tenant, Action.CALL, Tool(tool.name, tool.safety.value.lower()))
 
 

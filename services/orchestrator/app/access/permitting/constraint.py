@@ -1,4 +1,4 @@
-"""The constraint service, with its judge limited to models that the tenant may use."""
+"""The constraint service, whose judge may use only the models that the tenant may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.orchestrator.ports.services import CompiledConstraint, ConstraintP
 
 
 class PermittedConstraint(ConstraintPort):
-    """The constraint service; raises PermissionDenied (AUTH_POLICY) for a judge that the policy denies."""
+    """The constraint service. Raises PermissionDenied (AUTH_POLICY) if the policy denies the judge's model."""
 
     def __init__(self, constraint: ConstraintPort, policy: Policy) -> None:
         self._constraint = constraint

@@ -1,4 +1,4 @@
-"""The context service, with the collections that a tenant may retrieve from."""
+"""The context service, restricted to the collections from which a tenant may retrieve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.orchestrator.ports.services import BuiltContext, ContextPort, Rank
 
 
 class PermittedContext(ContextPort):
-    """The context and rerank services; raises PermissionDenied (AUTH_POLICY) for a collection that is denied."""
+    """The context and rerank services. Raises PermissionDenied (AUTH_POLICY) if the policy denies a collection."""
 
     def __init__(self, context: ContextPort, policy: Policy) -> None:
         self._context = context

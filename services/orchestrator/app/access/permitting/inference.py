@@ -1,4 +1,4 @@
-"""The inference service, with the models that a tenant may use."""
+"""The inference service, restricted to the models that a tenant may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from services.orchestrator.ports.services import (
 
 
 class PermittedInference(InferencePort):
-    """The inference service; raises PermissionDenied (AUTH_POLICY) for a model that the policy denies."""
+    """The inference service. Raises PermissionDenied (AUTH_POLICY) if the policy denies a model."""
 
     def __init__(self, inference: InferencePort, policy: Policy) -> None:
         self._inference = inference

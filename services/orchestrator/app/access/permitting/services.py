@@ -1,4 +1,4 @@
-"""The services that policies restrict."""
+"""Restricts the services by policies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.orchestrator.ports.policy import Policy
 
 
 def within_policy(services: Services, policy: Policy | None) -> Services:
-    """Return services limited to the policy of each tenant; unchanged without a policy."""
+    """Return services restricted by the policy, or the same services if there is no policy."""
     if policy is None:
         return services
     return replace(

@@ -1,4 +1,4 @@
-"""The tools service, with the tools that a tenant may call."""
+"""The tools service, restricted to the tools that a tenant may call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from services.orchestrator.ports.services import OfferedTool, Report, ToolsPort
 
 
 class PermittedTools(ToolsPort):
-    """The tools service; raises PermissionDenied (TOOL_DENIED) for a named tool that the policy denies."""
+    """The tools service. Raises PermissionDenied (TOOL_DENIED) if the policy denies a named tool."""
 
     def __init__(self, tools: ToolsPort, policy: Policy) -> None:
         self._tools = tools
         self._policy = policy
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
-        """List the named tools, or all that the tenant may call."""
+        """List the named tools, or all tools that the tenant may call if no names are given."""
         offered = await self._tools.list_tools(names)
         if names:
             for one in offered:

@@ -28,7 +28,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
 class OutputGuards:
-    """The guards of one inference; `warnings` are about their actions."""
+    """The guards of one inference. `warnings` describe what the guards did to the output."""
 
     def __init__(self, request: Request, command: Infer, scope: RunScope) -> None:
         self._request = request
@@ -49,7 +49,10 @@ class OutputGuards:
     async def guarded(
         self, pieces: AsyncIterator[InferenceDelta | InferenceOutput]
     ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-        """Yield the permitted output; raises PermissionDenied (GUARD_BLOCKED). Tool calls are held until complete."""
+        """Yield the permitted output. Tool calls are held until they are complete.
+
+        Raises PermissionDenied (GUARD_BLOCKED) if a guard blocks the output.
+        """
         async for piece in pieces:
             if isinstance(piece, InferenceOutput):
                 async for last in self._last(piece):
@@ -87,10 +90,10 @@ class OutputGuards:
         yield left
 
     async def _whole(self, output: InferenceOutput) -> InferenceOutput:
-        """Return the whole output after the guards; text that streamed unchanged is not read again."""
+        """Return the whole output after the guards. Text that streamed unchanged is not checked again."""
         content = await self._left_of(output.content, self._content)
         reasoning = await self._left_of(output.reasoning, self._reasoning)
-        logprobs = output.logprobs if content == output.content else ()  # they spell the text
+        logprobs = output.logprobs if content == output.content else ()  # the log-probabilities would reveal the text
         left = replace(output, content=content, reasoning=reasoning, logprobs=logprobs)
         checked = await check_calls(left, self._command.client_tools, self._request, self._scope)
         self.warnings += checked.warnings
@@ -113,7 +116,7 @@ class OutputGuards:
         return text
 
     async def _through(self, link: Link, text: str, *, is_end: bool) -> str:
-        """Return the text that may leave a guard now."""
+        """Return the text that a guard can release now."""
         if link.is_open:
             return text
         link.stream.add(text)

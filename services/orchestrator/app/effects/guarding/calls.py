@@ -1,4 +1,4 @@
-"""Guards calls of tools: their arguments before they run, their results before a model reads them."""
+"""Guards tool calls: checks arguments before a tool runs, and results before a model reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_ARGUMENTS = "{}"
 
 @dataclass(frozen=True, slots=True)
 class CheckedCalls:
-    """An output with its permitted and blocked calls, and the guards' warnings."""
+    """An output with its permitted and blocked calls, and the warnings of the guards."""
 
     output: InferenceOutput
     warnings: tuple[ResponseWarning, ...] = ()
@@ -32,9 +32,9 @@ class CheckedCalls:
 async def check_calls(
     output: InferenceOutput, client_tools: frozenset[str], request: Request, scope: RunScope
 ) -> CheckedCalls:
-    """Have the guards read the arguments of calls; calls of the caller's tools are read as output too.
+    """Check the arguments of calls with the guards. Calls of the caller's tools are checked as output too.
 
-    A blocked call loses its arguments. Raises PermissionDenied (GUARD_BLOCKED) for a blocked call of a caller's tool.
+    A blocked call loses its arguments. Raises PermissionDenied (GUARD_BLOCKED) if a call of a caller's tool is blocked.
     """
     calls: list[ToolCall] = []
     blocked: list[BlockedCall] = []
@@ -57,7 +57,7 @@ async def check_calls(
 
 
 async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request: Request, scope: RunScope) -> Checked:
-    """Have the guards of some stages read the arguments of a call; returns the arguments as one text."""
+    """Check the arguments of a call with the guards of some stages, and return the arguments as one text."""
     arguments = call.arguments_json
     warnings: tuple[ResponseWarning, ...] = ()
     for stage in stages:
@@ -68,7 +68,7 @@ async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request:
 
 
 async def _check_json(text: str, stage: GuardStage, request: Request, scope: RunScope, call_id: str) -> Checked:
-    """Have the guards read the unescaped strings of a JSON document; a text that is not JSON is read as it is."""
+    """Check the unescaped strings of a JSON document with the guards. A text that is not JSON is checked whole."""
     try:
         document = parse_json(text or NO_ARGUMENTS)
     except JsonTextError:
@@ -88,7 +88,7 @@ async def _check_json(text: str, stage: GuardStage, request: Request, scope: Run
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with each of its texts changed, in order; a number is a text, too."""
+    """Return a JSON value with `change` applied to each string and key in order. Numbers are changed as text."""
     match value:
         case str():
             return change(value)
@@ -110,7 +110,7 @@ def reads_results(request: Request, scope: RunScope) -> bool:
 
 
 async def check_record(record: ToolCallRecord, request: Request, scope: RunScope) -> ToolCallRecord:
-    """Have the guards read the result of a call; a blocked result is withheld, and the call counts as failed."""
+    """Check the result of a call with the guards. A blocked result is withheld, and the call counts as failed."""
     if not reads_results(request, scope):
         return record
     text = GuardedText(record.result, GuardStage.TOOL_RESULTS, is_untrusted=True)
@@ -122,7 +122,7 @@ async def check_record(record: ToolCallRecord, request: Request, scope: RunScope
 
 
 def withheld(record: ToolCallRecord, failure: Failure) -> ToolCallRecord:
-    """Return the record of a call with a blocked result."""
+    """Return a record whose blocked result is replaced by the reason."""
     text = f"the result of {record.name!r} is withheld: {failure.message}"
     return replace(record, result=text, is_error=True, error_code=ErrorCode.GUARD_BLOCKED, is_retryable=False)
 
@@ -130,7 +130,7 @@ def withheld(record: ToolCallRecord, failure: Failure) -> ToolCallRecord:
 async def check_chunks(
     chunks: Sequence[Chunk], request: Request, scope: RunScope
 ) -> tuple[tuple[Chunk, ...], tuple[ResponseWarning, ...]]:
-    """Have the guards of tool results read retrieved chunks; blocked chunks are left out."""
+    """Check retrieved chunks with the guards of tool results, and drop blocked chunks."""
     left: list[Chunk] = []
     warnings: list[ResponseWarning] = []
     for chunk in chunks:

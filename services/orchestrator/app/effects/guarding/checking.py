@@ -1,4 +1,4 @@
-"""Runs all guards of a stage on whole texts, one guard after the other."""
+"""Runs all guards of a stage on whole texts, one guard after another."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The texts after the guards, and warnings about changes."""
+    """The texts after the guards, and warnings about their changes."""
 
     texts: tuple[str, ...]
     warnings: tuple[ResponseWarning, ...] = ()
 
 
 def guards_of(stage: GuardStage, request: Request, scope: RunScope) -> tuple[GuardRule, ...]:
-    """Return the guards that read a request's texts at a stage."""
+    """Return the guards that check a request's texts at a stage."""
     guards = scope.services.guards
     if guards is None:
         return ()
@@ -41,7 +41,7 @@ def guards_of(stage: GuardStage, request: Request, scope: RunScope) -> tuple[Gua
 
 
 async def check_input(run: Run, _command: CheckInput, scope: RunScope) -> InputChecked:
-    """Have the guards read the request; raises PermissionDenied (GUARD_BLOCKED)."""
+    """Check the request with the guards. Raises PermissionDenied (GUARD_BLOCKED) if a guard blocks it."""
     texts = texts_of(run.request)
     checked = await check_texts(texts, GuardStage.INPUT, run.request, scope)
     texts = tuple(replace(one, text=text) for one, text in zip(texts, checked.texts, strict=True))
@@ -53,9 +53,9 @@ async def check_input(run: Run, _command: CheckInput, scope: RunScope) -> InputC
 async def check_texts(
     texts: Sequence[GuardedText], stage: GuardStage, request: Request, scope: RunScope, *, tool_call_id: str = ""
 ) -> Checked:
-    """Have the guards of a stage read the texts of that stage.
+    """Check the texts of a stage with the guards of that stage.
 
-    Raises PermissionDenied (GUARD_BLOCKED) for a blocked text.
+    Raises PermissionDenied (GUARD_BLOCKED) if a text is blocked.
     """
     passing, warnings = list(texts), []
     for rule in guards_of(stage, request, scope):
@@ -78,7 +78,7 @@ def _reads(rule: GuardRule, stage: GuardStage, text: GuardedText) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The guard that reads the texts, its stage, request and tool call."""
+    """A guard that checks texts, with the stage, the request and the tool call."""
 
     rule: GuardRule
     stage: GuardStage
@@ -87,7 +87,7 @@ class _Place:
 
 
 async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[list[str], list[ResponseWarning]]:
-    """Return the texts after a guard, and its warnings."""
+    """Return the texts after one guard, and the guard's warnings."""
     tally = Tally(at.rule, at.stage)
     try:
         found = await run_guard(at.rule, [Window(text, 0) for text in texts], at.request, scope)

@@ -26,13 +26,16 @@ failures_counter = make_counter(ORCHESTRATOR_GUARD_FAILURES, "looks of guards th
 
 
 class GuardFailedError(Exception):
-    """A guard failed or was late; the log says why."""
+    """The error for a guard that failed or timed out. The log states the reason."""
 
 
 async def run_guard(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
-    """Return the findings in each text; raises GuardFailedError. Errors that end the request pass through."""
+    """Return the findings in each text. Raises GuardFailedError if the guard fails.
+
+    An error that ends the request is raised unchanged.
+    """
     try:
         with span(f"guard {rule.name}"):
             return await _find(rule, windows, request, scope)
@@ -63,7 +66,7 @@ def _runner(scope: RunScope) -> GuardRunner:
 
 
 async def report_action(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:
-    """Report a guard's action as an event of the timeline and in the metrics."""
+    """Report a guard's action in the metrics and as an event of the timeline."""
     if report.findings:
         labels = {"guard": report.guard, "stage": report.stage.value, "action": report.outcome.value.lower()}
         findings_counter.add(report.findings, labels)

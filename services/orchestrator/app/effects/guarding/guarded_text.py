@@ -1,4 +1,4 @@
-"""A text of an inference on its way through the guards."""
+"""A text of an inference while it passes through the guards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pagantic_common.guards.redaction import TextStream, Window
 from services.orchestrator.core.guards.rules import GuardRule, Tally
 from services.orchestrator.core.model.response import InferenceDelta
 
-MAX_DELTA: Final = 256 * 1024  # A message has room for so many characters of four bytes.
+MAX_DELTA: Final = 256 * 1024  # A message can hold this number of four-byte characters.
 _ESCAPE = re.compile(r"\\[nrtbf\"/\\]")
 
 
 class Link:
-    """A guard in the way of a text; `is_open` once it has failed and lets everything pass."""
+    """A guard through which a text passes. If the guard has failed, `is_open` is set and all text passes."""
 
     def __init__(self, rule: GuardRule, *, is_json: bool = False) -> None:
         self.rule = rule
@@ -27,7 +27,7 @@ class Link:
         self._is_json = is_json
 
     def seen(self, window: Window) -> Window:
-        """Return a window as the guard sees it: escapes of JSON part words, as the characters that they stand for."""
+        """Return a window for the guard in which blanks replace JSON escapes, so that escapes separate words."""
         if not self._is_json:
             return window
         return replace(window, text=_ESCAPE.sub("  ", window.text))
@@ -43,7 +43,7 @@ class Said:
 
 
 def parts_of(delta: InferenceDelta) -> Iterator[InferenceDelta]:
-    """Split a delta into parts small enough to send: released text and redaction marks can make it long."""
+    """Split a delta into parts small enough to send. Released text and redaction marks can make a delta long."""
     if len(delta.content) + len(delta.reasoning) <= MAX_DELTA:
         yield delta
         return

@@ -26,7 +26,7 @@ JUDGED = "judged"  # the kind of a judge's findings
 async def judge(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
-    """Have the model judge the texts together; if a statement is true, return a finding in each text."""
+    """Have the model judge the texts together. If a statement is true, return a finding in each text."""
     questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
     said = [Message(Role.USER, content=window.text) for window in windows]
     command = Decide(decision_messages("", said), tuple(questions))
@@ -38,7 +38,7 @@ async def judge(
 
     async with inference_events(request, command, scope, end, events.InferencePurpose.JUDGE):
         scores = await scope.services.inference.decide(command, side_hints(request.hints))
-    scope.inference.lost += scores.usage  # The next answer of the run takes this usage.
+    scope.inference.lost += scores.usage  # This usage is added to the next answer of the run.
     if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):
         return [()] * len(windows)
     return [(Finding(0, len(window.text), JUDGED),) for window in windows]

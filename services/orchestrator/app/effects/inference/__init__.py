@@ -1,1 +1,1 @@
-"""Inference for one answer, or for the replicas of a vote."""
+"""Inference of one answer, or of the replicas of a vote."""

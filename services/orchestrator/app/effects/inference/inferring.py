@@ -27,10 +27,10 @@ from services.orchestrator.ports.services import QuestionScores
 async def infer(
     run: Run, command: Infer, scope: RunScope, purpose: InferencePurpose = InferencePurpose.ANSWER
 ) -> Inferred:
-    """Wait as the retry policy says, then run the inference, and stream its text if the command says so.
+    """Run the inference after the wait of the retry policy, and stream its text if the command asks for it.
 
-    A lost inference is restarted once, which is safe without side effects; an event discards its text. The usage of
-    the output includes the lost inference.
+    A lost inference is restarted once, which is safe because an inference has no side effects. An event discards its
+    text. The usage of the output includes the lost inference.
     """
     request, inference = run.request, scope.inference
     wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
@@ -66,7 +66,7 @@ async def infer(
 async def _citation_text(
     pieces: AsyncIterator[InferenceDelta | InferenceOutput],
 ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-    """Yield the output of an answer with citations, with plain text instead of JSON in its deltas."""
+    """Yield the output of an answer with citations, whose deltas have plain text instead of JSON."""
     text = CitedText()
     async for piece in pieces:
         if isinstance(piece, InferenceDelta):
@@ -84,11 +84,11 @@ async def _asked(
     *,
     may_restart: bool,
 ) -> AsyncIterator[tuple[str, AsyncIterator[InferenceDelta | InferenceOutput]]]:
-    """Run the inference between its start and end events; yield its name and its output stream.
+    """Run the inference between its start and end events, and yield its name and its output stream.
 
-    A lost inference is discarded instead of raised if it may restart.
+    With `may_restart`, a lost inference is discarded instead of raised.
     """
-    scope.inference.give_up()  # an inference that a timeout stopped
+    scope.inference.give_up()  # clears an inference that a timeout stopped
     try:
         async with (
             events_around as name,
@@ -104,7 +104,7 @@ async def _asked(
 
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:
-    """Return whether a running inference was lost; an engine error counts only before the first output."""
+    """Return whether a running inference was lost. An engine error counts only before the first output."""
     said = scope.inference.said
     if said is None:
         return False
@@ -115,7 +115,7 @@ def _is_lost(scope: RunScope, error: PaganticError) -> bool:
 
 
 async def _discard(scope: RunScope, error: PaganticError) -> None:
-    """Give up a lost inference, and emit an event that discards its output."""
+    """Discard a lost inference, and emit an event that discards its output if some was streamed."""
     has_streamed_calls = bool(scope.inference.calls)
     lost = scope.inference.give_up()
     if lost.content or lost.reasoning or has_streamed_calls:
@@ -126,7 +126,7 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
 async def _take(
     piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str
 ) -> InferenceOutput | None:
-    """Keep a piece in case the inference is stopped, and stream it; return the whole output, which comes last."""
+    """Stream a piece, and keep it in case the inference is stopped. Returns the whole output, the last piece."""
     if isinstance(piece, InferenceOutput):
         scope.inference.said = None
         return piece
@@ -137,7 +137,7 @@ async def _take(
 
 
 async def _stream_call(piece: ToolCallPiece, command: Infer, scope: RunScope, name: str) -> None:
-    """Stream a piece of a call, if the caller runs it."""
+    """Stream a piece of a call if the caller runs the call's tool."""
     calls = scope.inference.calls
     if piece.name in command.client_tools:
         calls[piece.index] = len(calls)
@@ -159,7 +159,7 @@ async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: 
 
 
 async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
-    """Weigh all labels. Raises InvalidRequest (CONFIG_INVALID) for a calibration that does not fit the questions."""
+    """Score all labels. Raises InvalidRequest (CONFIG_INVALID) if a calibration does not fit the questions."""
     request = run.request
     calibration = _find_calibration(command.calibration, request, scope)
     scores = QuestionScores(())
@@ -172,7 +172,7 @@ async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
         scores = await scope.services.inference.decide(command, request.hints)
     scope.cause = name
     if calibration is not None and calibration.model != scores.model:
-        scope.inference.lost += scores.usage  # the failure takes it
+        scope.inference.lost += scores.usage  # the failure includes this usage
         raise InvalidRequest(
             f"decisions.calibration {command.calibration!r} belongs to model {calibration.model!r}, and "
             f"{scores.model!r} answered: name that model in hints.model, or calibrate this one",
@@ -182,7 +182,7 @@ async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
 
 
 def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCalibration | None:
-    """Return the calibration that a request names, if it knows each of the labels."""
+    """Return the calibration that a request names, which must know each of the labels."""
     if not name or request.decisions is None:
         return None
     known = scope.services.calibrations

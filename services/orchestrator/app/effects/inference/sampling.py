@@ -1,4 +1,4 @@
-"""Draws the replicas of a vote, and enforces each as it ends."""
+"""Draws the replicas of a vote, and enforces the contract on each replica as it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from services.orchestrator.core.model.voting import canonical_json, is_decided
 
 
 async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
-    """Collect all replicas, or enough to decide the vote; leaving the stream stops the replicas still decoding."""
+    """Collect all replicas, or enough to decide the vote. Replicas that are still decoding are then stopped."""
     progress = scope.recorder.progress
     votes, failed = _Votes(run, command, scope), None
     try:
@@ -40,18 +40,18 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
                 failed = error
                 raise
     except PaganticError as error:
-        if error is not failed:  # the journal's
+        if error is not failed:  # the error comes from the journal
             raise
         failure = failure_from(error)
         if not progress.replicas or failure.category is ErrorCategory.CANCELLATION:
             raise
         for index in set(range(command.voting.n)) - set(progress.replicas):
-            progress.replicas[index] = Replica(index, failure=failure)  # it abstains; ended candidates still count
+            progress.replicas[index] = Replica(index, failure=failure)  # abstains, while ended candidates still count
     return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model, votes.warnings)
 
 
 class _Votes:
-    """The candidates of one vote; `last` is the output that ended last, `warnings` are the guards' warnings."""
+    """The candidates of one vote. `last` is the output that ended last, and `warnings` come from the guards."""
 
     def __init__(self, run: Run, command: Sample, scope: RunScope) -> None:
         self._run = run
@@ -76,7 +76,7 @@ class _Votes:
         return end_of(replace(self.last, usage=self._scope.recorder.progress.vote_usage))
 
     async def _draws(self) -> AsyncGenerator[CandidateOutput, None]:
-        """Yield each candidate as it ends; a vote lost before its first candidate restarts once."""
+        """Yield each candidate as it ends. A vote that is lost before its first candidate ends is restarted once."""
         progress = self._scope.recorder.progress
         try:
             async with aclosing(self._counted_draws(TokenUsage())) as items:
@@ -93,7 +93,7 @@ class _Votes:
                 yield item
 
     async def _counted_draws(self, lost: TokenUsage) -> AsyncGenerator[CandidateOutput, None]:
-        """Yield each candidate, and add up the usage of all candidates and the lost attempt."""
+        """Yield each candidate, and add up the usage of all candidates and of the lost attempt."""
         progress = self._scope.recorder.progress
         async with aclosing(self._scope.services.inference.sample(self._command, self._run.request.hints)) as items:
             async for item in items:

@@ -1,4 +1,4 @@
-"""Asks the model how probable the beginnings of an answer are: yes or no, or an abstention in place of claims."""
+"""Asks the model for the probability of a prefix of an answer: yes or no, or an abstention in place of claims."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
 
-# The two possible beginnings of an answer, up to the first differing character.
+# The two possible prefixes of an answer, up to the first character that differs.
 _BEGINNINGS = (ABSTENTION_JSON.removesuffix("}"), AFFIRMATION_JSON)
 
 
 async def weigh(command: Infer, hints: Hints, beginnings: tuple[str, str], scope: RunScope) -> tuple[float, TokenUsage]:
-    """Return the model's log-odds of the first beginning over the second, and the usage; raises PaganticError."""
+    """Return the model's log-odds of the first prefix over the second, and the usage.
+
+    Raises PaganticError if scoring fails.
+    """
     scores = await scope.services.inference.score(command, hints, beginnings)
     first, second = scores.logprobs
     return first - second, scores.usage
@@ -33,8 +36,8 @@ async def weigh_abstention(
 ) -> tuple[float | None, TokenUsage]:
     """Return the probability of an abstention in place of claims, and the usage.
 
-    The probability is None if it was not requested or scoring failed, since an answer must not be lost for it. A
-    request that is stopped meanwhile keeps its streamed text, and its usage is charged.
+    The probability is None if it was not requested or if scoring failed, because a scoring error must not lose the
+    answer. A request that is stopped meanwhile keeps its streamed text, and its usage is charged.
     """
     if not _is_wanted(run, output):
         return None, TokenUsage()

@@ -1,4 +1,4 @@
-"""Runs one step of a plan: retries by its policy, each attempt within its timeout."""
+"""Runs one step of a plan, with retries by the step's policy and a timeout for each attempt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> StepResult:
-    """Run a step between its start and end events; a failure is returned in the result."""
+    """Run a step between its start and end events. The result contains any failure."""
     request, recorder, clock = plan.request, plan.scope.recorder, plan.scope.clock
     correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id, step_name=step.name)
     with work_scope(correlation=correlation), step_span(step) as opened:
@@ -45,7 +45,7 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
         await recorder.emit(
             events.StepEnd(step.name, step.kind, success=result.failure is None),
             entries=[StepEnded(result, enforcement)],
-            is_durable=True,  # it will not run again
+            is_durable=True,  # the step will not run again
             duration_s=result.duration_s,
             failure=result.failure,
             caused_by=step.name,
@@ -71,7 +71,7 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
             usage += plan.progress.usage_of_step(step.name)
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
         last = plan.last_attempts.get(step.name, run_number)
-        if step.kind == StepKind.INFER:  # the next attempt streams its text again
+        if step.kind == StepKind.INFER:  # the next attempt streams the text again
             with attempt_scope(last):
                 await plan.scope.recorder.emit(events.AttemptDiscarded(last, failure.message))
         run_number = last + 1
@@ -94,7 +94,7 @@ def _succeeded(attempt: StepAttempt, done: StepDone, usage: TokenUsage) -> StepR
 
 
 async def _attempt_in_time(attempt: StepAttempt) -> StepDone:
-    """Run an attempt within the nearer of the step's timeout and the plan's; every error is a StepFailedError."""
+    """Run an attempt within the shorter of the step's and the plan's timeout. Raises only StepFailedError."""
     timeouts = (attempt.step.timeout_s, attempt.plan.plan.policy.timeout_per_step_s)
     timeout_s = min((timeout for timeout in timeouts if timeout), default=None)
     deadline = Deadline.after(time.monotonic(), timeout_s)

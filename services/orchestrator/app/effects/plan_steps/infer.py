@@ -1,4 +1,4 @@
-"""Runs an infer step of a plan: a whole turn on a machine of its own."""
+"""Runs an infer step of a plan as a whole turn on a separate machine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HINTS = ("max_tokens", "temperature", "top_p", "seed", "model")  # parameters o
 
 
 async def run_infer(attempt: StepAttempt) -> StepDone:
-    """Run a turn: tools, the step's contract, repair and retries.
+    """Run a turn with tools, the step's contract, repair and retries.
 
-    An interrupted run continues after the last input of its machine.
+    An interrupted run continues after the last recorded input of its machine.
     """
     step, plan, scope = attempt.step, attempt.plan, attempt.scope()
 
@@ -47,7 +47,7 @@ async def run_infer(attempt: StepAttempt) -> StepDone:
     plan.model = outcome.run.model or plan.model
     response = _response_of(outcome)
     if response.failure is not None:
-        # The run has used up its own retries: only the failure of a service is worth another attempt.
+        # The run has used up its retries, so only the failure of a service justifies another attempt.
         # A tool that ran, or may have run, must not run again.
         is_safe = response.validation is None and not attempt.has_called
         raise StepFailedError(replace(response.failure, retryable=response.failure.retryable and is_safe))
@@ -70,7 +70,7 @@ def _response_of(outcome: Outcome) -> Response:
 
 
 def request_of(attempt: StepAttempt) -> Request:
-    """Return the request that a step's turn answers."""
+    """Return the request that the turn of a step answers."""
     step, request, parameters = attempt.step, attempt.plan.request, attempt.step.parameters
     tools = tuple(parameters.get("tools", ()))
     choice = ToolChoice(mode=ToolChoiceMode.NONE)
@@ -102,7 +102,7 @@ def request_of(attempt: StepAttempt) -> Request:
 
 
 def _tool_choice(name: str) -> ToolChoice:
-    """Return the choice that a step's parameter names: a mode, or else a tool."""
+    """Return the tool choice in a step's parameter, which is either a mode or the name of a tool."""
     if name in tuple(ToolChoiceMode):
         return ToolChoice(mode=ToolChoiceMode(name))
     return ToolChoice(tool_name=name)

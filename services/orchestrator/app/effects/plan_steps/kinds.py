@@ -34,7 +34,7 @@ _NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contra
 
 
 async def run_attempt(attempt: StepAttempt) -> StepDone:
-    """Run a step by its kind. Raises StepFailedError or PaganticError."""
+    """Run a step with the implementation of its kind. Raises StepFailedError or PaganticError if it fails."""
     custom = attempt.plan.scope.services.custom_steps.get(attempt.step.kind)
     if custom is not None:
         return await _run_custom(attempt, custom)
@@ -71,7 +71,7 @@ async def _run_tool(attempt: StepAttempt) -> StepDone:
 
 
 async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallRecord:
-    """Make the step's call, unless it had ended or may have run before an interruption."""
+    """Make the step's call, unless it ended or may have run before an interruption."""
     plan, scope = attempt.plan, attempt.scope()
     before = scope.calls if attempt.is_first else CallProgress()
     lost = _lost_call(before, ToolCall("", tool, arguments), plan, scope)
@@ -94,7 +94,7 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
 
 
 def _lost_call(before: CallProgress, asked: ToolCall, plan: PlanScope, scope: RunScope) -> ToolCall | None:
-    """Return the call that may have run before an interruption; a replay may have its result, and makes it not."""
+    """Return a call that may have run before an interruption, or None if there is none or a replay has its result."""
     lost = before.lost_call(plan.tools)
     if lost is None or scope.recorded_call(call := replace(asked, id=lost.call_id)) is not None:
         return None

@@ -11,9 +11,9 @@ from services.orchestrator.core.tools.taint import Provenance
 
 
 def provenance_of_plan(run: Run, plan: Plan, progress: Progress) -> Provenance:
-    """Return the provenance of the request, and of the results of steps and tool calls so far."""
+    """Return the provenance of the request, and of the results of all steps and tool calls so far."""
     known = provenance_of(run.request, run.prepared)
-    if run.request.plan is not None:  # not a plan from a model
+    if run.request.plan is not None:  # the plan was not made by a model
         for step in plan.steps:
             known.trust_values(dump_json(step.parameters))
     for ended in progress.steps:

@@ -1,4 +1,4 @@
-"""Runs the steps of a plan, as many at the same time as may."""
+"""Runs the steps of a plan, in parallel where the plan permits it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.core.plans.schedule import PlanSchedule
 
 
 async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
-    """Run all steps, or up to the first failure; parallel steps end first. Ended steps do not run again."""
+    """Run all steps, or stop at the first failure after running steps end. Ended steps do not run again."""
     tools = {tool.name: tool for tool in run.prepared.tools}
     request = with_prepared(run.request, run.prepared)
     surroundings = partial(provenance_of_plan, run, command.plan, scope.recorder.progress)

@@ -30,7 +30,7 @@ class PlanScope:
         surroundings: Returns the provenance of the texts that the plan's steps use.
         enforcement: The result of the pipeline for the final step's output.
         model: The alias that served the last inference.
-        last_attempts: The last attempt of each infer step, as a run of its machine may make several attempts.
+        last_attempts: The last attempt of each infer step, because one run of its machine may make several attempts.
     """
 
     request: Request
@@ -44,15 +44,15 @@ class PlanScope:
 
     @property
     def progress(self) -> Progress:
-        """The progress inside the plan."""
+        """The progress of the execution, which includes the plan."""
         return self.scope.recorder.progress
 
     def is_final(self, step: Step | StepResult) -> bool:
-        """Return whether this is the final step, so that its output is the plan's output."""
+        """Return whether a step is the final step, whose output is the output of the plan."""
         return step.name == self.plan.steps[-1].name
 
     async def take_recorded(self) -> None:
-        """Take the results of steps over that a replay does not run again."""
+        """Copy the results of those steps that a replay does not run again."""
         recorded = () if self.scope.taken is None else self.scope.taken.steps
         known = {one.result.name for one in self.progress.steps}
         for ended in recorded:
@@ -61,7 +61,7 @@ class PlanScope:
                 await self.scope.recorder.emit(events.StepRecorded(name), entries=[ended], is_durable=True)
 
     def take_ended(self) -> tuple[StepResult, ...]:
-        """Return the results of the steps that had ended before an interruption."""
+        """Return the results of the steps that ended before an interruption."""
         ended = self.progress.steps
         self.enforcement = next((one.enforcement for one in ended if self.is_final(one.result)), None)
         return tuple(one.result for one in ended)
@@ -73,7 +73,7 @@ class StepAttempt:
 
     Attributes:
         inputs: The step's inputs, by the step that produced them.
-        number: From 1, in this process. The first attempt continues an interrupted attempt.
+        number: Number of the attempt in this process, from 1. The first attempt continues an interrupted attempt.
         run_number: Number of the first attempt of the step's machine, including attempts before an interruption.
     """
 
@@ -85,7 +85,7 @@ class StepAttempt:
 
     @property
     def is_first(self) -> bool:
-        """Whether it may have begun before an interruption."""
+        """Whether this is the first attempt in this process, which may have begun before an interruption."""
         return self.number == 1
 
     @property
@@ -94,7 +94,7 @@ class StepAttempt:
         return self.plan.progress.has_called(self.step.name)
 
     def scope(self) -> RunScope:
-        """Return the scope of the step's work."""
+        """Return the scope for the work of the step."""
         begins = 0
         if not self.is_first:
             begins = len(self.plan.progress.inner)
@@ -103,7 +103,7 @@ class StepAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """The result of an attempt; `usage` excludes the step's machine."""
+    """The result of an attempt. `usage` excludes the usage of the step's machine."""
 
     output: Value
     usage: TokenUsage = TokenUsage()
@@ -112,7 +112,7 @@ class StepDone:
 
 
 class StepFailedError(Exception):
-    """An attempt failed; `usage` excludes the step's machine."""
+    """The error for a failed attempt. `usage` excludes the usage of the step's machine."""
 
     def __init__(self, failure: Failure, usage: TokenUsage = TokenUsage()) -> None:
         super().__init__(failure.message)

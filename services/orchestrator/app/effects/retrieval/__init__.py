@@ -1,1 +1,1 @@
-"""Retrieves the context of a run: with queries that the model writes, and the probability that the chunks answer."""
+"""Retrieves the context of a run, with model-written queries, and estimates whether the chunks have the answer."""

@@ -1,4 +1,4 @@
-"""Asks the model how probable it is that retrieved chunks have the answer."""
+"""Asks the model for the probability that retrieved chunks have the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.orchestrator.core.model.retrieval import Answerability
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The probability that the chunks contain the answer, None if the model was unavailable, and the warnings."""
+    """The probability that the chunks contain the answer, or None if the model was unavailable, and warnings."""
 
     probability: float | None
     warnings: tuple[ResponseWarning, ...] = ()
@@ -30,7 +30,7 @@ class Weighed:
 async def weigh_answerability(
     question: str, chunks: Sequence[Chunk], policy: Answerability, hints: Hints, scope: RunScope
 ) -> Weighed:
-    """Return how probable it is that chunks have the answer, 0 without any; an answer is not lost for an outage."""
+    """Return the probability that chunks have the answer, which is 0 without chunks. An outage only adds a warning."""
     if not chunks:
         await scope.recorder.emit(events.ContextWeighed(policy.min_probability, 0.0), caused_by=scope.cause)
         return Weighed(0.0)
@@ -65,10 +65,10 @@ async def _ask(
         engine_text="",
         seed=hints.seed,
         is_streamed=False,
-        max_tokens=1,  # a score decodes nothing, and a budget holds no more for it
+        max_tokens=1,  # scoring decodes nothing, so the budget must reserve no more
     )
     asked = replace(side_hints(hints), model=policy.model or hints.model)
     log_odds, usage = await weigh(command, asked, YES_OR_NO, scope)
-    scope.inference.lost += usage  # PREPARE's answer takes it, or its failure
+    scope.inference.lost += usage  # added to PREPARE's answer or failure
     probability = policy.calibration.probability_of(log_odds)
     return events.ContextWeighed(policy.min_probability, probability, log_odds, usage.prompt_tokens)

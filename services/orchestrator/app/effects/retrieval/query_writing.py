@@ -1,4 +1,4 @@
-"""Has the model write further queries for a retrieval."""
+"""Has the model write additional queries for a retrieval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.orchestrator.core.model.retrieval import QueryExpansion
 
 @dataclass(frozen=True, slots=True)
 class WrittenQueries:
-    """The queries, and warnings if some are missing."""
+    """The written queries, and warnings if some are missing."""
 
     texts: tuple[str, ...] = ()
     warnings: tuple[ResponseWarning, ...] = ()
@@ -30,7 +30,7 @@ class WrittenQueries:
 async def write_queries(run: Run, question: str, expansion: QueryExpansion, scope: RunScope) -> WrittenQueries:
     """Return the queries that an expansion asks for.
 
-    If the model is unavailable, or the question is too long for it, return the queries so far with a warning.
+    If the model is unavailable, or the question is too long for the model, return the queries so far with a warning.
     """
     texts: list[str] = []
     for prompt in query_prompts(question, expansion):

@@ -24,7 +24,11 @@ from services.orchestrator.ports.services import BuiltContext
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The context message or None, the probability that it has the answer, warnings about failures, and the chunks."""
+    """The retrieved context of a run.
+
+    It has the context message or None, the probability that the context has the answer, warnings about failures, and
+    the chunks.
+    """
 
     message: Message | None = None
     confidence: float | None = None
@@ -35,8 +39,8 @@ class Retrieved:
 async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> Retrieved:
     """Return the context that a request's policy asks for, or a warning if it is temporarily unavailable.
 
-    A collection, retriever or scorer that does not exist fails the request, and so does an outage where the context is
-    required or cited: an answer that the sources are not searched for would say that they do not have it.
+    The request fails if a collection, retriever or scorer does not exist. It also fails if required or cited context
+    is unavailable, because an answer from unsearched sources would claim that the sources lack the answer.
     """
     policy, query = run.request.context, last_user_text(run.request, history)
     if policy is None:
@@ -60,7 +64,7 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
 async def _guarded(
     built: BuiltContext, policy: ContextPolicy, request: Request, scope: RunScope
 ) -> tuple[BuiltContext, tuple[ResponseWarning, ...]]:
-    """Return the context after the guards, laid out again if they changed it."""
+    """Return the context after the guards, laid out again if the guards changed it."""
     chunks, warnings = await check_chunks(built.chunks, request, scope)
     if chunks == built.chunks:
         return built, warnings
@@ -83,7 +87,7 @@ def _warnings_of(policy: ContextPolicy, built: BuiltContext) -> tuple[ResponseWa
 async def _build(
     request: Request, policy: ContextPolicy, query: str, more_queries: tuple[str, ...], scope: RunScope
 ) -> tuple[BuiltContext, ResponseWarning | None]:
-    """Return the context of a query and its expansions, or a warning; emits an event in both cases."""
+    """Return the context of a query and its expansions, or a warning. Emits an event in both cases."""
     started_s = scope.clock.monotonic_s()
     built = BuiltContext(None)
     failed: PaganticError | None = None

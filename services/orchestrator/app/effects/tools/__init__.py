@@ -1,1 +1,1 @@
-"""Finds the tools of a run, clears their calls, and runs them."""
+"""Finds the tools of a run, authorizes the calls of these tools, and runs the calls."""

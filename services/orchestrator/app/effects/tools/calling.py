@@ -1,4 +1,4 @@
-"""Runs tool calls and emits their events; no call runs twice, even if an orchestrator dies during the call."""
+"""Runs tool calls and emits their events. No call runs twice, even if an orchestrator dies during the call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ Tools = Mapping[str, ToolDefinition]
 
 
 async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
-    """Run the calls of a round concurrently within the limit, except for ended calls; returns records in call order."""
+    """Run the calls of a round concurrently within the limit, and return the records in call order.
+
+    Calls that have ended do not run again.
+    """
     tools = {tool.name: tool for tool in run.prepared.tools}
     before, provenance = scope.calls, cache(partial(_provenance_of, run, scope))
     try:
@@ -56,7 +59,7 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
                 group.create_task(_run_or_recall(run, call, tools, before, scope, make_provenance=provenance))
                 for call in command.calls
             ]
-    except ExceptionGroup as errors:  # the journal is away; failures of calls are in their records
+    except ExceptionGroup as errors:  # the journal is unavailable; failures of calls are in their records
         raise errors.exceptions[0] from None
     scope.cause = command.calls[-1].id
     return ToolsRan(tuple(task.result() for task in tasks))
@@ -95,7 +98,7 @@ def _provenance_of(run: Run, scope: RunScope) -> Provenance:
 async def authorized_call(
     request: Request, call: ToolCall, tools: Tools, make_provenance: MakeProvenance, scope: RunScope
 ) -> Authorization:
-    """Clear a call; a call of a tool that was not offered needs no clearance, since it will not run."""
+    """Authorize a call. A call of a tool that was not offered needs no authorization, because it will not run."""
     if call.name not in tools:
         return Authorization(call)
     return await authorize_call(request, call, tools[call.name], make_provenance, scope)
@@ -104,7 +107,10 @@ async def authorized_call(
 async def run_call(
     request: Request, cleared: Authorization, tools: Tools, scope: RunScope, *, is_lost: bool = False
 ) -> ToolCallRecord:
-    """Run a call and emit its events; a failure is in the record. A lost call may have run, so it is not rerun."""
+    """Run a call, emit its events and return its record, which contains any failure.
+
+    A lost call may have run, so it is not run again.
+    """
     call = cleared.call
     async with scope.tool_slots:
         call_events = _CallEvents(call, scope, is_quiet=reads_results(request, scope))
@@ -138,18 +144,18 @@ def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:
 
 
 class _CallEvents:
-    """The events of one call."""
+    """Emits the events of one call."""
 
     def __init__(self, call: ToolCall, scope: RunScope, *, is_quiet: bool) -> None:
         self._call = call
-        self._is_quiet = is_quiet  # no guard reads the words of a tool that still runs
+        self._is_quiet = is_quiet  # guards do not read the messages of a running tool
         self._recorder = scope.recorder
         self._step = scope.step
         self._cause = scope.cause
         self._args_hash = hash_arguments(call.arguments_json)
 
     async def begin(self) -> None:
-        """Store that the call is about to run, before anything happens in the world."""
+        """Store that the call is about to run, before the tool can have any effect."""
         call = self._call
         await self._recorder.emit(
             events.ToolStart(call.name, call.id, self._args_hash),
@@ -166,11 +172,14 @@ class _CallEvents:
         await self._recorder.emit(events.ToolProgressed(progress), tool_call_id=self._call.id, caused_by=self._cause)
 
     async def end(self, record: ToolCallRecord) -> None:
-        """Store that the call ended: it will not run again."""
+        """Store that the call has ended, so that it will not run again."""
         await self._emit_end(record, [CallEnded(record, self._step)])
 
     async def give_up(self, record: ToolCallRecord) -> None:
-        """Emit the end of a call that was given up. Stores no entry: a resumed run must know that it may have run."""
+        """Emit the end of a cancelled or timed-out call.
+
+        No entry is stored, so that a resumed run knows that the tool may have run.
+        """
         self._recorder.progress.add(CallGivenUp(record, self._step))
         await self._emit_end(record, [])
 
@@ -189,7 +198,7 @@ class _CallEvents:
 
 
 def _failed(call: ToolCall, error: PaganticError, tools: Tools) -> ToolCallRecord:
-    """Return the record of a call that the tools service could not make. It may have run, whatever the error says."""
+    """Return the record of a call that the tools service could not make. Whatever the error, the tool may have run."""
     failure = _failure_of_call(error)
     return ToolCallRecord(
         call.id,
@@ -211,7 +220,7 @@ def _failure_of_call(error: PaganticError) -> Failure:
 
 
 def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
-    """Return the record of a cancelled or timed-out call, which may have run."""
+    """Return the record of a cancelled or timed-out call, whose tool may have run."""
     code = ErrorCode.CANCELLED_SIGNAL
     if current_deadline().has_passed(time.monotonic()):
         code = ErrorCode.CANCELLED_TIMEOUT
@@ -220,7 +229,7 @@ def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
 
 
 def hash_arguments(arguments_json: str) -> str:
-    """SHA-256 of the arguments as canonical JSON (RFC 8785), hex; of the text itself when it is not JSON."""
+    """Return the hex SHA-256 of the arguments as canonical JSON (RFC 8785), or of the text itself if it is not JSON."""
     try:
         data = rfc8785.dumps(parse_json(arguments_json or "{}"))
     except (JsonTextError, rfc8785.CanonicalizationError):

@@ -1,4 +1,4 @@
-"""Clears a tool call before it runs: by policies, by the origin of its arguments, and by an approval."""
+"""Authorizes a tool call before it runs, by policies, by the origin of its arguments, and by an approval."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NOT_RECORDED = (
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """The call that may run, with the arguments that were approved, or why it may not; `warnings` are of guards.
+    """A call with the approved arguments, or the reason that it may not run.
 
-    `recorded` is the result that a replay has of it.
+    `recorded` is the result of the call in a replay. `warnings` come from the guards.
     """
 
     call: ToolCall
@@ -38,7 +38,7 @@ class Authorization:
     warnings: tuple[ResponseWarning, ...] = ()
 
     def check(self) -> None:
-        """Raise PermissionDenied for a call that may not run."""
+        """Raise PermissionDenied if the call may not run."""
         if self.refusal is None:
             return
         text = self.refusal.message
@@ -50,7 +50,7 @@ class Authorization:
 async def authorize_call(
     request: Request, call: ToolCall, tool: ToolDefinition, make_provenance: MakeProvenance, scope: RunScope
 ) -> Authorization:
-    """Clear a call and wait for its approval if needed. A replay with a recorded result does not repeat the call."""
+    """Authorize a call, and wait for its approval if needed. A replay does not repeat a call with a recorded result."""
     if (recorded := scope.recorded_call(call)) is not None:
         scope.given_calls.add(recorded.id)
         return Authorization(call, replace(recorded, id=call.id))
@@ -61,7 +61,7 @@ async def authorize_call(
         return Authorization(call, refusal=_denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
     spans: tuple[TaintedSpan, ...] = ()
     if tool.safety in NAMED_ONLY:
-        # The comparison runs in a thread: a long conversation would hold up the event loop.
+        # The comparison runs in a thread, because a long conversation would block the event loop.
         spans = await asyncio.to_thread(_find_spans, make_provenance, call, tool)
     if action is ToolAction.ALLOW and not spans:
         return Authorization(call)

@@ -1,4 +1,4 @@
-"""Adds the document search tool to the tools service, which does not know collections."""
+"""Adds the document search tool to the tools service, which has no access to collections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ToolsWithSearch(ToolsPort):
         self._offered = OfferedTool(self._search.definition, is_available=True)
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
-        """List the named tools, or all, by name."""
+        """List the named tools, or all tools if no names are given, sorted by name."""
         others = [name for name in names if name != NAME]
         listed: list[OfferedTool] = []
         if others or not names:
@@ -32,7 +32,7 @@ class ToolsWithSearch(ToolsPort):
         return sorted(listed, key=lambda one: one.definition.name)
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return the matching tools, this tool first: documents may be about anything."""
+        """Return the matching tools. This tool comes first, because documents may be about anything."""
         others = [name for name in names if name != NAME]
         found = await self._tools.search_tools(query, others, limit) if others else []
         if len(others) < len(names):
@@ -40,7 +40,7 @@ class ToolsWithSearch(ToolsPort):
         return found[:limit]
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
-        """Run a call; the record has the failure of a search."""
+        """Run a call. If a search fails, the record contains the failure."""
         if call.name != NAME:
             return await self._tools.execute(call, report)
         try:

@@ -25,7 +25,7 @@ Offer = tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]
 
 
 async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a plan uses. Raises PermissionDenied for a tool that the request does not name."""
+    """Return the tools that a plan uses. Raises PermissionDenied if the request does not permit one of them."""
     denied = sorted(names - set(request.tools))
     if request.tools and denied:
         raise PermissionDenied(
@@ -43,7 +43,7 @@ async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -
 
 
 def _check_offered(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> None:
-    """Raise PermissionDenied for a tool that a planner was not offered."""
+    """Raise PermissionDenied if a tool may not be used by a planner without being named."""
     for tool in tools:
         if not policies.is_offered_unnamed(tool):
             raise PermissionDenied(
@@ -53,7 +53,7 @@ def _check_offered(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> N
 
 
 def _check_allowed(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> None:
-    """Raise PermissionDenied for a tool that a policy denies."""
+    """Raise PermissionDenied if a policy denies a tool."""
     for tool in tools:
         if policies.action_for(tool) is ToolAction.DENY:
             raise PermissionDenied(
@@ -63,7 +63,7 @@ def _check_allowed(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> N
 
 
 async def offered_tools(request: Request, history: Sequence[Message], scope: RunScope) -> Offer:
-    """Return the tools, the caller's tools last, and a warning if registered tools are left out."""
+    """Return the tools, the caller's tools last, and a warning if registered tools are omitted."""
     if not request.may_call_tools:
         return (), ()
     registered, warnings = await _registered_tools(request, scope)
@@ -96,14 +96,14 @@ async def _registered_tools(request: Request, scope: RunScope) -> Offer:
 
 
 def available(listed: Iterable[OfferedTool]) -> tuple[ToolDefinition, ...]:
-    """Return the tools that can be called now."""
+    """Return the definitions of the tools that can be called now."""
     return tuple(tool.definition for tool in listed if tool.is_available)
 
 
 async def _select(
     tools: tuple[ToolDefinition, ...], request: Request, history: Sequence[Message], scope: RunScope
 ) -> tuple[ToolDefinition, ...]:
-    """Return the tools that tool_choice names, that the conversation has called, and that fit the request's words."""
+    """Return the tools that tool_choice names, that the conversation has called, or that match the request's words."""
     said = (*history, *request.messages)
     names = [tool.name for tool in tools]
     try:

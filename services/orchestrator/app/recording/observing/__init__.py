@@ -1,1 +1,1 @@
-"""Shows the work of executions as spans and metrics; knows nothing of collectors."""
+"""Records the work of executions as spans and metrics, independently of any collector."""

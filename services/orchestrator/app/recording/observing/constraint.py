@@ -1,4 +1,4 @@
-"""The constraint service, each compilation and validation a span."""
+"""The constraint service, with a span for each compilation and validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ validation_duration = make_histogram(
 
 
 class ObservedConstraint(ConstraintPort):
-    """The constraint service, observed."""
+    """The constraint service with spans for its calls."""
 
     def __init__(self, constraint: ConstraintPort) -> None:
         self._constraint = constraint

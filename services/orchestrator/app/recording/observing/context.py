@@ -1,4 +1,4 @@
-"""The context and rerank services, each retrieval a span and a measurement."""
+"""The context and rerank services, with a span and a measurement for each retrieval."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ retrieval_duration = make_histogram(
 
 
 class ObservedContext(ContextPort):
-    """The context and rerank services, observed. Tenants name collections, so that no metric has their names."""
+    """The context and rerank services, observed. Tenants choose collection names, so no metric contains these names."""
 
     def __init__(self, context: ContextPort) -> None:
         self._context = context

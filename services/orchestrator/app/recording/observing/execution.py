@@ -1,4 +1,4 @@
-"""Spans of an execution, of its states and of the steps of its plan."""
+"""Opens spans for an execution, for its states and for the steps of its plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNEXPECTED = "INTERNAL"
 
 @contextmanager
 def execution_span(trace_id: str, record: ExecutionRecord) -> Iterator[Span]:
-    """Run the work inside the span of an execution, which starts a trace with this id if there is one.
+    """Run the work inside the span of an execution, which starts a trace with `trace_id` if that is not empty.
 
     A separate trace is linked to the trace of the call that started the execution.
     """
@@ -52,19 +52,19 @@ def _attributes_of(record: ExecutionRecord, mode: str) -> Attributes:
 
 @contextmanager
 def step_span(step: Step) -> Iterator[Span]:
-    """Make the work inside the span of a step of a plan."""
+    """Run the work inside the span of a plan's step."""
     with span(f"step {step.name}", {STEP_NAME: step.name, STEP_KIND: step.kind}) as opened:
         yield opened
 
 
 def note_failure(failed: Span, failure: Failure | None) -> None:
-    """Mark a span with the failure that its work ended with, if any."""
+    """Mark a span with the failure of its work, if there is one."""
     if failure is not None:
         note_error(failed, failure.code.value if failure.code is not None else UNEXPECTED)
 
 
 class StateSpans:
-    """The spans of a machine's states."""
+    """The spans of a machine's states, of which at most one is open."""
 
     def __init__(self) -> None:
         self._current: tuple[State, int] | None = None
@@ -74,7 +74,7 @@ class StateSpans:
         return self
 
     def enter(self, state: State, attempt: int) -> None:
-        """Enter a state of an attempt; the previous state's span ends."""
+        """Open the span of a state of an attempt, and end the span of the previous state."""
         if not is_recording() or self._current == (state, attempt):
             return
         self._opened.close()

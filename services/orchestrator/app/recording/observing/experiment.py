@@ -1,4 +1,4 @@
-"""The variant of the execution at hand: attributes of its span, and labels of the metrics of its work."""
+"""The variant of the current execution, as attributes of its span and labels of the metrics of its work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _labels: ContextVar[Mapping[str, str]] = ContextVar("variant_labels", default=_N
 
 
 def variant_labels() -> Mapping[str, str]:
-    """Return the labels of the current work's variant; empty outside of experiments."""
+    """Return the labels for the variant of the current work, which are empty outside experiments."""
     return _labels.get()
 
 
@@ -26,8 +26,8 @@ def variant_labels() -> Mapping[str, str]:
 def variant_scope(opened: Span, request: Request) -> Iterator[None]:
     """Set the variant of a request for the work inside.
 
-    A variant that was named by the caller, or taken from the record by a replay, gives no labels: it was not chosen at
-    random, so it would bias the comparison.
+    There are no labels for a variant that the caller named or that a replay took from the record. Such a variant was
+    not chosen at random, so its labels would bias the comparison.
     """
     variant = request.variant
     labels = _NONE

@@ -1,4 +1,4 @@
-"""The inference service, each call of it a span and a measurement by the conventions for generative AI."""
+"""The inference service, with a span and a measurement for each call by the conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SAMPLING = {
 
 
 class ObservedInference(InferencePort):
-    """The inference service, observed."""
+    """The inference service with a span and measurements for each call."""
 
     def __init__(self, inference: InferencePort) -> None:
         self._inference = inference
@@ -108,7 +108,7 @@ def _request_attributes(command: Infer | Sample, hints: Hints) -> WritableAttrib
 
 
 def _note_item(observed: ObservedOperation, item: CandidateOutput | TokenUsage) -> None:
-    """Note a candidate, or the usage of all of them."""
+    """Record the output of a candidate, or the usage of all candidates."""
     if isinstance(item, TokenUsage):
         observed.note("", item)
     else:

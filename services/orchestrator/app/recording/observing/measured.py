@@ -1,4 +1,4 @@
-"""Work as a span and a duration."""
+"""Records work as a span and a duration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measured(
     *,
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> Iterator[Span]:
-    """Record the work inside as a span, and its duration with these labels; the work may add labels."""
+    """Record the work inside as a span, and its duration with these labels, to which the work may add."""
     began_s = time.monotonic()
     with span(name, attributes, kind=kind) as opened:
         try:

@@ -1,4 +1,4 @@
-"""One call of a model by the conventions for generative AI: a span and its measurements."""
+"""Records one call of a model as a span and measurements, by the conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ WritableAttributes = dict[str, AttributeValue]
 class ObservedOperation:
     """A running call.
 
-    The labels of its metrics name the model that answered: the model name in a request may be made up, which would
-    make the number of label values unbounded.
+    The labels of the call's metrics name the model that answered. The model name in a request may be made up, which
+    would make the number of label values unbounded.
 
     Attributes:
-        labels: The labels of its metrics.
-        usage: Its usage so far.
+        labels: The labels of the call's metrics.
+        usage: The usage of the call so far.
     """
 
     def __init__(self, name: Operation) -> None:
@@ -41,7 +41,7 @@ class ObservedOperation:
         self._last_chunk_s = 0.0
 
     def note_chunk(self) -> None:
-        """Note that a chunk of the answer came."""
+        """Record the arrival of a chunk of the answer."""
         now_s = time.monotonic()
         if self._first_chunk_s is None:
             self._first_chunk_s = now_s - self._began_s
@@ -89,7 +89,7 @@ class ObservedOperation:
 
 @contextmanager
 def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[ObservedOperation]:
-    """Observe a call of the requested model; an empty name is the default model."""
+    """Observe a call of the requested model. An empty name selects the default model."""
     known: WritableAttributes = {genai.OPERATION_NAME: name.value, genai.PROVIDER_NAME: genai.PROVIDER, **attributes}
     if model:
         known[genai.REQUEST_MODEL] = model
@@ -99,7 +99,7 @@ def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[O
         observed = ObservedOperation(name)
         try:
             yield observed
-        except GeneratorExit:  # The reader closed the stream, which is not a failure.
+        except GeneratorExit:  # The consumer closed the stream, which is not a failure.
             raise
         except BaseException as error:
             observed.labels[ERROR_TYPE] = error_type_of(error)

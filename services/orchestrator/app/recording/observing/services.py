@@ -1,4 +1,4 @@
-"""Services with observed work."""
+"""Wraps services so that their work is observed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.orchestrator.app.services import Services
 
 
 def observed(services: Services) -> Services:
-    """Return services that record their work as spans and metrics, except for the tools."""
+    """Return services that record their work, except for tool calls, as spans and metrics."""
     return replace(
         services,
         inference=ObservedInference(services.inference),

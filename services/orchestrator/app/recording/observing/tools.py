@@ -1,4 +1,4 @@
-"""The tools service, each call of a tool a span and a measurement."""
+"""The tools service, with a span and a measurement for each tool call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ tool_duration = make_histogram(
 
 
 class ObservedTools(ToolsPort):
-    """The tools service, observed."""
+    """The tools service with a span and a measurement for each tool call."""
 
     def __init__(self, tools: ToolsPort) -> None:
         self._tools = tools

@@ -1,6 +1,6 @@
 """The inference command, and the phases of a run with tools.
 
-While a model may call tools, it is not constrained. If the answer is constrained, it is inferred separately afterwards,
+While a model may call tools, its output is not constrained. A constrained answer is inferred separately afterwards,
 without tools.
 """
 
@@ -12,11 +12,11 @@ from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Mode
 
-STRUCTURED_TEMPERATURE = 0.0  # unless hinted: structured data should be the likeliest
+STRUCTURED_TEMPERATURE = 0.0  # Default; a hint overrides it. Structured data should be the most likely output.
 
 
 def infer(run: Run, retry: int = 0) -> Infer:
-    """Return the command that asks the model."""
+    """Return the command for the next inference."""
     hints = run.request.hints
     tools = _offered_tools(run)
     tool_choice = ToolChoice()
@@ -46,7 +46,7 @@ def has_answer_phase(run: Run) -> bool:
 
 
 def engine_text(run: Run) -> str:
-    """Return the constraint of the current phase, empty while the model may call tools."""
+    """Return the constraint of the current phase, or an empty string while the model may call tools."""
     if run.is_in_tool_phase:
         return ""
     return run.prepared.engine_text
@@ -59,7 +59,7 @@ def _offered_tools(run: Run) -> tuple[ToolDefinition, ...]:
 
 
 def _seed_of(run: Run) -> int | None:
-    """Return the seed of the attempt: each retry has its own."""
+    """Return the seed of the current attempt. Each retry has a different seed."""
     if run.request.hints.seed is None:
         return None
     return (run.request.hints.seed + run.attempt - 1) % 2**64

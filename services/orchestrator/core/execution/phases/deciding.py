@@ -16,7 +16,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 
 def decide(run: Run) -> Decide:
-    """Return the command that asks the questions."""
+    """Return the command that scores the questions."""
     request = run.request
     return Decide(
         messages=decision_messages(run.prepared.system_prompt, request.messages),
@@ -26,7 +26,7 @@ def decide(run: Run) -> Decide:
 
 
 def after_deciding(run: Run, decided: Decided) -> Outcome:
-    """End the run with the decisions."""
+    """Decide each question, and end the run with the decisions."""
     decisions = _decisions_of(run)
     made = tuple(
         _decision_of(question, logprobs, decisions, decided.calibration)

@@ -1,4 +1,4 @@
-"""The validation of an answer: delivers it, tries again, or fails."""
+"""The validation of an answer, which delivers the answer, retries or fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 
 def after_enforcement(run: Run, enforced: Enforced) -> Outcome:
-    """Deliver a valid answer; retry an invalid or truncated answer, or end with it."""
+    """Deliver a valid answer. Retry an invalid or truncated answer, or else end the run with it."""
     enforcement = enforced.enforcement
     output = run.output or InferenceOutput("", FinishReason.STOP)
     cut = _truncation_of(run, enforcement)
@@ -50,7 +50,7 @@ def _is_better(enforcement: Enforcement, best: Enforcement | None) -> bool:
 def _retry(run: Run, enforcement: Enforcement, output: InferenceOutput, cut: Failure | None) -> Outcome | None:
     """Retry a truncated answer with a higher limit, or an invalid answer with feedback.
 
-    None if no retries are left, or the limit cannot be raised.
+    Returns None if no retries are left, or if the limit cannot be raised.
     """
     if run.attempt > run.request.retry.max_retries:
         return None

@@ -1,4 +1,4 @@
-"""The handler of each input."""
+"""The handlers of a run's inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _after_failing(run: Run, failed: Failed) -> Outcome:
 
 
 def _with_partial_results(run: Run, failed: Failed) -> Run:
-    """Keep the partial results of a failed command."""
+    """Return the run with the partial results of a failed command."""
     run = replace(
         run,
         records=(*run.records, *failed.records),

@@ -1,4 +1,4 @@
-"""The rounds of inferences and tool calls, up to an answer."""
+"""The rounds of inferences and tool calls that lead to an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 
 def after_inference(run: Run, inferred: Inferred) -> Outcome:
-    """Run the tool calls of an output, or take it as the answer."""
+    """Run the tool calls of an output, or accept the output as the answer."""
     output = inferred.output
     warnings = (*run.warnings, *inferred.warnings)
     run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model, warnings=warnings)
@@ -34,7 +34,7 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
 
 
 def after_tools(run: Run, ran: ToolsRan) -> Outcome:
-    """Continue with the results of the calls, or hand over the calls of the caller's tools."""
+    """Continue with the results of the tool calls, or hand over the calls of the caller's tools."""
     run = _with_round(replace(run, records=(*run.records, *ran.records), latest=ran.records))
     if run.output is not None and (for_caller := _calls_for_caller(run, run.output)):
         return _hand_over(run, for_caller)
@@ -51,14 +51,17 @@ def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Outcome:
-    """Fail for a truncated output, or else with the message."""
+    """Fail with the truncation if the output is truncated, or otherwise with the message."""
     if output.finish_reason is FinishReason.LENGTH:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, message))
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Return whether an answer is wrongly empty; a raw text prompt or a stop text may give an empty answer."""
+    """Return whether an answer is empty although it should not be.
+
+    The answer to a raw text prompt, or an answer that a stop text ended, may be empty.
+    """
     was_stopped = bool(run.request.hints.stop) and not output.reasoning
     return not (output.content.strip() or was_stopped or run.request.text_prompt)
 
@@ -69,12 +72,12 @@ def _calls_for_caller(run: Run, output: InferenceOutput) -> tuple[ToolCall, ...]
 
 
 def _hand_over(run: Run, calls: tuple[ToolCall, ...]) -> Outcome:
-    """End with the calls that the caller runs."""
+    """End the run with the tool calls that the caller must run."""
     return complete(replace(run, handed_over=calls), "the caller runs tools")
 
 
 def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
-    """Run the calls of a round; a model that repeats its previous round continues without tools."""
+    """Run the calls of a round. If they repeat the previous round, continue without tools."""
     for_caller = _calls_for_caller(run, output)
     own = tuple(call for call in output.tool_calls if call not in for_caller)
     if not own:
@@ -93,7 +96,7 @@ def _without_tools(run: Run) -> Run:
 
 
 def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
-    """Ask once more, without tools, after tool calls; otherwise fail."""
+    """Ask the model once more, without tools, if the empty answer follows tool calls. Otherwise fail."""
     may_ask_again = run.records and run.is_in_tool_phase and run.has_tools_left
     if output.finish_reason is FinishReason.LENGTH or not may_ask_again:
         return _fail_without_answer(run, output, "the model gave an empty answer")
@@ -111,7 +114,10 @@ def _with_round(run: Run) -> Run:
 
 
 def _after_round(run: Run) -> Outcome:
-    """Ask again, with the results of the latest round; a model without tools is urged to answer."""
+    """Ask the model again, with the results of the latest round.
+
+    If the model has no tools left and there is no separate answer phase, urge it to answer.
+    """
     if not run.has_tools_left and not has_answer_phase(run):
         run = replace(run, transcript=(*run.transcript, answer_now_message()))
     return ask(run, infer(run))

@@ -1,4 +1,4 @@
-"""The plan of an execution: accepted before PREPARE, run in EXECUTE, judged by its steps."""
+"""The plan of an execution: it is accepted before PREPARE, runs in EXECUTE, and its steps are validated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.orchestrator.core.plans.result import accept_plan
 
 
 def start_plan(run: Run) -> Outcome:
-    """Accept the request's plan, or have the planner make a plan."""
+    """Accept the plan in the request, or have the planner make a plan."""
     if run.request.plan is None:
         return move(run, State.PLAN, "the planner makes the plan", MakePlan())
     moved = move(run, State.PLAN, "the request brings its plan")

@@ -1,4 +1,4 @@
-"""The end of PREPARE: starts the answer, or refuses a request without an answer in its context."""
+"""The end of PREPARE: starts the answer, or refuses a request whose context probably lacks the answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.orchestrator.core.model.request import Mode
 
 
 def after_preparing(run: Run, prepared: Prepared) -> Outcome:
-    """Ask for the answer, the replicas or the plan's steps."""
+    """Ask for the answer, the replicas, the decisions or the plan's steps, unless the request is refused."""
     run = replace(run, prepared=prepared, is_in_tool_phase=bool(prepared.tools))
     refusal = refusal_of(run.request, prepared.retrieval_confidence)
     if refusal is not None:
@@ -37,7 +37,7 @@ def after_preparing(run: Run, prepared: Prepared) -> Outcome:
 
 
 def _refuse(run: Run, refusal: Failure) -> Outcome:
-    """End with an abstention where the model might have abstained, else with the failure."""
+    """End the run with an abstention if the model was allowed to abstain, or otherwise with the failure."""
     citations = run.request.output.citations
     if citations is None or not citations.may_abstain:
         return fail(run, refusal)

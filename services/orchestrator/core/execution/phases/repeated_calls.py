@@ -1,4 +1,4 @@
-"""Finds a model that repeats the tool calls of its previous round, with the same arguments."""
+"""Detects that a model repeats the tool calls of its previous round with the same arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from services.orchestrator.core.model.voting import canonical_json
 
 
 def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
-    """Return whether the calls repeat the latest round, and a retry could not succeed for any of them."""
+    """Return whether the calls repeat the latest round.
+
+    Returns False if a retry of any call of that round might succeed.
+    """
     if any(record.is_retryable for record in latest):
         return False
     return {_key(call.name, call.arguments_json) for call in calls} == {
@@ -20,7 +23,7 @@ def repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -
 
 
 def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[Message, ...]:
-    """Return the results as messages in call order; a repeated call gets its earlier result."""
+    """Return the results as messages in the order of the calls. A repeated call gets its earlier result."""
     by_id = {record.id: record for record in records}
     by_key = {_key(record.name, record.arguments_json): record for record in records}
     found = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]
@@ -32,7 +35,7 @@ def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]
 
 
 def _content_of(call: ToolCall, record: ToolCallRecord) -> str:
-    """Return the result of a call for the model, with the arguments if an approval changed them."""
+    """Return the result of a call for the model, including the arguments if an approval changed them."""
     if record.id != call.id or record.arguments_json == call.arguments_json:
         return record.result
     return f"The call was approved with other arguments: {record.arguments_json}\n\n{record.result}"

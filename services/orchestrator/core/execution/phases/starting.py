@@ -1,4 +1,4 @@
-"""The start of a run: the guards if any, then the plan or PREPARE."""
+"""The start of a run: the guards, if there are any, and then the plan or PREPARE."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from services.orchestrator.core.model.request import Mode
 
 
 def begin_work(run: Run) -> Outcome:
-    """Begin with the plan, or with PREPARE."""
+    """Start with the plan in mode PLAN, or otherwise with PREPARE."""
     if run.request.mode is Mode.PLAN:
         return start_plan(run)
     return move(run, State.PREPARE, "no plan is needed", Prepare())
 
 
 def after_checking(run: Run, checked: InputChecked) -> Outcome:
-    """Start with the request as redacted by the guards."""
+    """Start the work on the request, with the texts that the guards redacted."""
     request = run.request
     if checked.texts:
         request = with_texts(request, iter(checked.texts))

@@ -1,7 +1,7 @@
 """The vote of a REDUNDANT execution.
 
-The replicas are one Sample. Each replica passes the pipeline as it ends, so that a vote can be decided early; the votes
-are counted in VALIDATE.
+All replicas run in one Sample command. Each replica passes the constraint pipeline as it ends, so that a vote can be
+decided early. The votes are counted in VALIDATE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from services.orchestrator.core.model.voting import DEFAULT_TEMPERATURE, count_v
 
 
 def sample(run: Run) -> Sample:
-    """Return the command for the replicas."""
+    """Return the command that runs the replicas."""
     request = run.request
     temperature = request.hints.temperature
     if temperature is None:
@@ -62,7 +62,7 @@ def _count(run: Run) -> Outcome:
 
 
 def after_merging(run: Run, enforced: Enforced) -> Outcome:
-    """End the run with the document of the winning fields, if that is valid."""
+    """End the run with the document of the winning fields if it is valid, or otherwise with a failure."""
     enforcement = enforced.enforcement
     run = run.with_best(enforcement)
     if enforcement.valid:
