@@ -223,7 +223,7 @@ class TerminalApp(App[None]):
         self._end_choosing()
 
     def on_sessions_pane_doomed(self, event: SessionsPane.Doomed) -> None:
-        """Ask for confirmation, then delete a conversation."""
+        """Delete a conversation if the user agrees."""
         event.stop()
         self.run_worker(self._delete(event), group="delete", exclusive=True)
 

@@ -17,7 +17,7 @@ MAX_EXPRESSION_DEPTH = 100
 MAX_STEPS = 20_000_000
 _MAX_REASON_CHARS = 200
 _CHARS_OF_A_MEMBER = 1000
-_WORDS_OF_A_PATTERN = 500  # the library recompiles a pattern in each iteration
+_WORDS_OF_A_PATTERN = 500  # the library compiles a pattern again for each use
 
 _LOOP = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter)\s*\(\s*(\w+)\s*,")
 _WORD = re.compile(r"\w+")

@@ -12,12 +12,12 @@ IsReady = Callable[[], Awaitable[bool]]
 
 
 async def _live(_is_ready: IsReady) -> Response:
-    """Tell whether the gateway lives."""
+    """Report whether the gateway lives."""
     return PlainTextResponse("ok\n")
 
 
 async def _ready(is_ready: IsReady) -> Response:
-    """Tell whether the orchestrator takes requests."""
+    """Report whether the orchestrator takes requests."""
     if not await is_ready():
         return PlainTextResponse("the orchestrator takes no requests now\n", 503)
     return PlainTextResponse("ok\n")

@@ -112,7 +112,7 @@ def ollama_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(shown(await find_model(client, settings, name)))
 
     async def version(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-        """Tell the version of the API."""
+        """Return the version of the API."""
         return JSONResponse(OllamaVersion(version=API_VERSION))
 
     return [

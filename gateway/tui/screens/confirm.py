@@ -1,4 +1,4 @@
-"""A confirmation before an action that cannot be undone."""
+"""A question before an action that cannot be undone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.tui.widgets.plain import Plain
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Asks for confirmation. The answer that does nothing has the focus, and Escape selects it."""
+    """Asks a question. The answer that does nothing has the focus, and Escape selects it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "refuse", "Cancel"),

@@ -1,4 +1,4 @@
-"""The pane with the stored conversations. Enter opens a conversation, and Delete deletes it after a confirmation."""
+"""The pane with the stored conversations. Enter opens a conversation, and Delete deletes it after a question."""
 
 from __future__ import annotations
 

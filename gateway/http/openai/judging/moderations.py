@@ -82,7 +82,7 @@ def moderation_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation of moderations."""
 
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        """Tell whether texts may be harmful."""
+        """Judge whether texts may be harmful."""
         form = read_form(read_object(body), ModerationForm)
         asked = moderation_requests_of(form, settings, request.scope["request_id"])
         responses = await run_all([_execute(client, one) for one in asked], at_once=JUDGED_AT_ONCE)

@@ -307,7 +307,7 @@ class LlamaCppEngine:
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Drop the parked cells of `key`, if there are any."""
+        """Drop the parked cells of `key`; without parked cells, do nothing."""
         self._parked.pop(key, None)
 
     def _state_of(self, sequence_id: int) -> Cells:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
-# How long a process waits until its predecessor of the same name, or its own lost connection, has ended.
+# The longest wait of a process until its predecessor of the same name, or its own lost connection, has ended.
 OWNER_TIMEOUT_S = 15.0
 
 # A standby rejects txid_current() as it rejects a write (READ_ONLY), so that all connections to it are discarded.

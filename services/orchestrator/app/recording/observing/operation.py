@@ -99,7 +99,7 @@ def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[O
         observed = ObservedOperation(name)
         try:
             yield observed
-        except GeneratorExit:  # The consumer closed the stream, which is not a failure.
+        except GeneratorExit:  # The caller closed the stream, which is not a failure.
             raise
         except BaseException as error:
             observed.labels[ERROR_TYPE] = error_type_of(error)

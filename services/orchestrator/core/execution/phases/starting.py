@@ -1,4 +1,4 @@
-"""The start of a run: the guards, if there are any, and then the plan or PREPARE."""
+"""The start of a run: the configured guards, and then the plan or PREPARE."""
 
 from __future__ import annotations
 
