@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from tests.support import run_progress
 from tests.support.examples import examples
-from tests.support.needs import POSTGRESQL, skip_without, skipped_lines
+from tests.support.needs import POSTGRESQL, TIME_FOR_THE_WHOLE, skip_without, skipped_lines
 from tests.support.postgres import find_programs, running_postgres
 
 # The settings file of whoever runs the tests is none of theirs.
@@ -49,6 +49,11 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(run_progress.RunProgress(config))
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("whole") and not os.environ.get("PAGANTIC_TEST_WHOLE"):
+        skip_without(TIME_FOR_THE_WHOLE)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -20,11 +20,11 @@ WHOLE = os.environ.get("PAGANTIC_TEST_CONSOLE") == "all"
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "whole: a part of the console's tests that make test-console runs alone")
+    config.addinivalue_line("markers", "whole_console: a part of the console's tests that make test-console runs alone")
 
 
 def pytest_runtest_setup(item):
-    if not WHOLE and item.get_closest_marker("whole"):
+    if not WHOLE and item.get_closest_marker("whole_console"):
         needs.skip_without(needs.TIME_FOR_CONSOLE)
 
 

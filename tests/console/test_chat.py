@@ -42,7 +42,7 @@ async def test_a_conversation_goes_on_and_is_there_when_the_page_is_loaded_again
         assert "more" in await opened.text(".turns")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_options_are_sent_and_kept_for_the_tab(console):
     inference = ScriptedInference()
     async with console(scripted_services(inference)) as opened:
@@ -75,7 +75,7 @@ async def test_stop_cancels_what_runs(console):
         assert await opened.page.evaluate("document.activeElement.id") == "message"
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_reasoning_is_folded_and_tool_calls_show_arguments_and_results(console):
     services = with_tool()
     services.inference.__class__ = Reasoning
@@ -95,8 +95,8 @@ async def test_reasoning_is_folded_and_tool_calls_show_arguments_and_results(con
 
 
 DECISIONS = [
-    pytest.param("Approve", marks=pytest.mark.whole),
-    pytest.param("Reject", marks=pytest.mark.whole),
+    pytest.param("Approve", marks=pytest.mark.whole_console),
+    pytest.param("Reject", marks=pytest.mark.whole_console),
     "change",
 ]
 
@@ -124,7 +124,7 @@ async def test_a_call_is_approved_changed_or_rejected(console, decision):
     assert [call.arguments_json for call in services.tools.calls] == zones[decision]
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_decision_that_is_refused_says_why_and_can_be_mended(console):
     async with console(with_tool()) as opened:
         running = asyncio.create_task(opened.execute("r", session_id="s", background=True, tool_rules=ASK))
@@ -142,7 +142,7 @@ async def test_a_decision_that_is_refused_says_why_and_can_be_mended(console):
         await running
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_structured_answer_and_a_vote(console):
     services = with_votes()
     async with console(services) as opened:
@@ -162,7 +162,7 @@ async def test_a_structured_answer_and_a_vote(console):
             assert words in votes
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_citations_have_marks_that_lead_to_their_sources(console):
     chunk = Chunk("1", "The lamp is green. It hangs in the hall.", "house.txt", 1.0, "bm25")
     services = scripted_services(ScriptedInference(answer(CITED)), context=ScriptedContext(chunk))
@@ -190,7 +190,7 @@ async def test_a_failure_says_its_code_what_happened_and_the_next_step(console):
         assert "The answer failed" in await opened.said()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_request_that_is_refused_can_be_sent_again(console):
     async with console() as opened:
         await opened.page.evaluate("document.getElementById('max_tokens').value = -1")

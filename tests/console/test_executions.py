@@ -29,7 +29,7 @@ async def open_picture(opened, request_id):
     await opened.page.wait_for_selector(".picture .item")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_executions_are_filtered_and_opened_by_keyboard(console):
     async with console() as opened:
         for number in range(3):
@@ -52,7 +52,7 @@ async def test_executions_are_filtered_and_opened_by_keyboard(console):
         assert "CONFIG_SCHEMA_REQUIRED" in await opened.text(".failure")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_older_executions_come_by_page(console):
     async with console() as opened:
         for number in range(52):
@@ -70,7 +70,7 @@ async def test_older_executions_come_by_page(console):
     [
         "a plan with retries and tools",
         "a vote",
-        pytest.param("tools and a retry", marks=pytest.mark.whole),
+        pytest.param("tools and a retry", marks=pytest.mark.whole_console),
     ],
 )
 async def test_everything_in_the_timeline_in_words_is_in_the_picture(console, world):
@@ -113,7 +113,7 @@ async def test_the_picture_shows_retries_with_their_reason_shares_differences_an
         assert "total: 42 → 17" in await opened.text("#details")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_retry_says_why(console):
     async with console(with_retries()) as opened:
         await opened.execute("r", **STRUCTURED)
@@ -124,7 +124,7 @@ async def test_a_retry_says_why(console):
         assert "schema validation failed" in await opened.text("#details")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_cached_tokens_are_a_part_of_their_inference(console):
     said = replace(answer(), usage=replace(USAGE, cached_prompt_tokens=4))
     async with console(scripted_services(ScriptedInference(said))) as opened:
@@ -137,7 +137,7 @@ async def test_cached_tokens_are_a_part_of_their_inference(console):
         assert "10, 4 of them cached" in await opened.text("#details")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_long_label_is_whole_where_its_bar_has_room(console):
     said = replace(answer(), model="a-model-with-a-name-of-letters" * 8)  # This is wider than the page.
     label = f"{said.model} 10 → 3"
@@ -155,7 +155,7 @@ async def test_a_long_label_is_whole_where_its_bar_has_room(console):
         assert shown == {label, f"{label[:34]}…"}
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_details_open_by_click_and_by_enter_and_close_again(console):
     async with console() as opened:
         await opened.execute("r")
@@ -170,7 +170,7 @@ async def test_details_open_by_click_and_by_enter_and_close_again(console):
         assert "inference" in await opened.text("#details h3")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_execution_that_runs_is_followed_to_its_end_and_can_be_stopped(console):
     services = scripted_services(ScriptedInference(None))
     async with console(services) as opened:
@@ -209,7 +209,7 @@ async def test_a_replay_with_a_changed_prompt_and_result_stands_beside_the_recor
         assert (last[0].content, last[-1].content) == ("Be brief.", "midnight")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_execution_that_was_not_kept_says_that_it_has_no_replay(console):
     async with console() as opened:
         await opened.execute("r", keep_request=False)
@@ -220,7 +220,7 @@ async def test_an_execution_that_was_not_kept_says_that_it_has_no_replay(console
         assert "keep_request" in await opened.text(".failure")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_unknown_execution_is_a_failure_with_a_next_step(console):
     async with console() as opened:
         await opened.open("#/executions/nobody")
@@ -229,7 +229,7 @@ async def test_an_unknown_execution_is_a_failure_with_a_next_step(console):
         assert ("NOT_FOUND" in shown, "Check the id" in shown) == (True, True)
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_approval_is_a_span_with_who_decided(console):
     async with console(with_tool()) as opened:
         await opened.page.evaluate("document.getElementById('ask').click()")

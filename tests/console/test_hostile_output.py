@@ -155,7 +155,7 @@ class HostileModels(ScriptedInference):
 
 @pytest.mark.parametrize(
     "place",
-    [pytest.param(place, marks=[] if place == "session" else pytest.mark.whole) for place in PLACES],
+    [pytest.param(place, marks=[] if place == "session" else pytest.mark.whole_console) for place in PLACES],
 )
 async def test_hostile_names_titles_files_and_schemas_are_text_and_fit_a_narrow_screen(console, place):
     act, address, ready = PLACES[place]
@@ -182,7 +182,7 @@ async def test_hostile_names_titles_files_and_schemas_are_text_and_fit_a_narrow_
         assert {url.split("/")[2] for url in opened.requests} == {opened.url.split("/")[2]}
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_controls_and_marks_of_direction_are_visible_and_scripts_and_emoji_stay_as_they_are(console):
     text = "\n".join([*CONTROLS, *PLAIN])
     async with console(scripted_services(ScriptedInference(answer(text)))) as opened:
@@ -239,7 +239,7 @@ async def test_a_long_output_does_not_stop_the_page(console):
         await check_long_output(opened, len(LINE) * 20_000)
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_output_that_is_larger_than_the_system_gives_does_not_stop_the_page(console):
     text = LINE * (10_000_000 // len(LINE) + 1)
     async with console() as opened:

@@ -72,7 +72,7 @@ async def test_a_conversation_is_found_renamed_continued_and_deleted(console):
         await opened.page.wait_for_selector("main .empty a")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_session_that_is_gone_says_so_and_leads_back(console):
     async with console() as opened:
         await opened.open("#/sessions/nobody")
@@ -83,7 +83,7 @@ async def test_a_session_that_is_gone_says_so_and_leads_back(console):
         await opened.page.get_by_role("heading", name="Sessions").wait_for()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_long_conversation_is_read_page_by_page(console):
     async with console(scripted_services(ScriptedInference(answer("yes")))) as opened:
         for number in range(30):
@@ -133,7 +133,7 @@ async def test_a_collection_is_made_filled_asked_and_deleted(console):
         await opened.page.get_by_text("There is no collection yet").wait_for()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_dropped_files_are_stored_and_a_file_that_was_refused_is_sent_again(console):
     async with console(has_collections=True, max_file_bytes=1024) as opened:
         await opened.server.http.post("/v1/collections", json={"name": "lamps"})
@@ -154,7 +154,7 @@ async def test_dropped_files_are_stored_and_a_file_that_was_refused_is_sent_agai
         assert "1 file stored, 1 not stored." in await opened.said()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_question_before_there_are_documents_says_what_to_do(console):
     async with console(has_collections=True) as opened:
         await opened.server.http.post("/v1/collections", json={"name": "lamps"})
@@ -166,7 +166,7 @@ async def test_a_question_before_there_are_documents_says_what_to_do(console):
         await opened.page.get_by_text("add files first").first.wait_for()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_collection_that_is_taken_or_gone_says_so(console):
     async with console(has_collections=True) as opened:
         await opened.server.http.post("/v1/collections", json={"name": "lamps"})

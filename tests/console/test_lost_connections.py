@@ -30,7 +30,7 @@ async def half(opened):
     await opened.page.get_by_text("first half,").wait_for()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_answer_goes_on_when_the_network_is_back(console):
     services = scripted_services(Paused())
     async with console(services) as opened, opened.through_relay() as relay:
@@ -44,7 +44,7 @@ async def test_an_answer_goes_on_when_the_network_is_back(console):
         assert await opened.page.locator("main.lost").count() == 0
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_page_that_is_loaded_again_follows_the_answer_to_its_end(console):
     services = scripted_services(Paused())
     async with console(services) as opened:
@@ -55,7 +55,7 @@ async def test_a_page_that_is_loaded_again_follows_the_answer_to_its_end(console
         assert await opened.answers() == ["first half, second half"]
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 @pytest.mark.parametrize("section", ["load", "tools"])
 async def test_a_page_that_refreshes_says_that_the_connection_is_lost_and_goes_on_when_it_is_back(console, section):
     async with console(with_tool()) as opened, opened.through_relay() as relay:
@@ -70,7 +70,7 @@ async def test_a_page_that_refreshes_says_that_the_connection_is_lost_and_goes_o
         await opened.page.wait_for_selector(".note.warned", state="detached")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_paused_page_does_not_say_that_it_tries_again(console):
     async with console() as opened, opened.through_relay() as relay:
         await opened.open("#/load")
@@ -81,7 +81,7 @@ async def test_a_paused_page_does_not_say_that_it_tries_again(console):
         await opened.page.wait_for_selector(".note.warned", state="detached")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_file_whose_connection_is_lost_can_be_sent_again(console):
     async with console(has_collections=True) as opened, opened.through_relay() as relay:
         await opened.server.http.post("/v1/collections", json={"name": "lamps"})
@@ -101,7 +101,7 @@ async def test_a_file_whose_connection_is_lost_can_be_sent_again(console):
 SECTIONS = ["Sessions", "Collections", "Models", "Load", "Tools"]
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 @pytest.mark.parametrize("section", SECTIONS)
 async def test_a_section_that_cannot_be_loaded_says_why_and_is_tried_again(console, section):
     async with console(with_tool()) as opened, opened.through_relay() as relay:
@@ -123,7 +123,7 @@ async def test_a_section_that_cannot_be_loaded_says_why_and_is_tried_again(conso
         await opened.page.wait_for_selector("main .failure", state="detached")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_section_whose_modules_cannot_be_loaded_says_what_to_do(console):
     async with console() as opened, opened.through_relay() as relay:
         relay.cut()

@@ -18,7 +18,7 @@ USES = frozenset({Scope.EXECUTE, Scope.READ})
 USER = StoredKey(DEFAULT_TENANT, ADMIN.key_id, "user", USES, hash_of(ADMIN.secret), 0.0)
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_calls_that_wait_are_decided_and_what_somebody_writes_stays(console):
     services = with_tool()
     async with console(services) as opened:
@@ -44,7 +44,7 @@ async def test_calls_that_wait_are_decided_and_what_somebody_writes_stays(consol
     assert [call.arguments_json for call in services.tools.calls] == ['{"zone": "CET"}']
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_call_that_is_decided_elsewhere_leaves_the_page(console):
     async with console(with_tool()) as opened:
         task = await waits(opened, "r")
@@ -55,7 +55,7 @@ async def test_a_call_that_is_decided_elsewhere_leaves_the_page(console):
         await task
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_tool_shows_its_origin_safety_action_and_schema(console):
     async with console(scripted_services(tools=ScriptedTools(), policy="*=ask")) as opened:
         await opened.open("#/tools")
@@ -66,7 +66,7 @@ async def test_a_tool_shows_its_origin_safety_action_and_schema(console):
             assert words in shown
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_model_is_loaded_and_unloaded(console):
     serving = ScriptedServing()
     on_button = "() => document.activeElement.matches('tr[data-model=embedder] button')"
@@ -92,7 +92,7 @@ async def test_a_model_is_loaded_and_unloaded(console):
             assert command in shown
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_caller_who_is_no_operator_is_told_what_is_left_out(console):
     keys = {"admin_keys": lambda: {USER.key_id: USER}}
     async with console(orchestrator=keys) as opened:
@@ -110,7 +110,7 @@ async def test_a_caller_who_is_no_operator_is_told_what_is_left_out(console):
         assert ("AUTH_DENIED" in shown, "Use a key with the scope" in shown) == (True, True)
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_the_load_of_each_replica_is_shown_and_asked_for_while_the_page_is_seen(console):
     serving = ScriptedServing()
     away = ReplicaReport("local", "ipv4:127.0.0.1:1", error=Unavailable("gone", code=ErrorCode.INFERENCE_ENGINE_ERROR))

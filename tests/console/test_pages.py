@@ -188,7 +188,7 @@ PAGES = {
 WITH_COLLECTIONS = ("collections", "collection")
 SAMPLE = {("chat", "light", 1440), ("plan", "dark", 360)}
 EVERY = [
-    pytest.param(page, theme, width, marks=[] if (page, theme, width) in SAMPLE else pytest.mark.whole)
+    pytest.param(page, theme, width, marks=[] if (page, theme, width) in SAMPLE else pytest.mark.whole_console)
     for page in PAGES
     for theme in ("light", "dark")
     for width in WIDTHS
@@ -208,7 +208,7 @@ async def test_a_page_has_no_serious_problem_and_fits(console, axe, name, theme,
         assert await opened.overflow() <= 0
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_theme_that_was_chosen_holds_against_that_of_the_system(console):
     async with console(theme="light") as opened:
         colour = "getComputedStyle(document.body).backgroundColor"
@@ -222,7 +222,7 @@ async def test_a_theme_that_was_chosen_holds_against_that_of_the_system(console)
         assert await opened.page.evaluate(colour) == dark
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_the_first_tab_skips_to_the_content(console):
     async with console() as opened:
         await opened.page.evaluate("document.activeElement.blur()")

@@ -23,7 +23,7 @@ async def go(opened, section):
     await opened.page.evaluate("section => { location.hash = `#/${section}`; }", section)
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_page_that_was_left_before_its_module_came_does_not_replace_the_next(console):
     async with console() as opened:
         may_come = await held_back(opened.page, "**/tools.js")
@@ -36,7 +36,7 @@ async def test_a_page_that_was_left_before_its_module_came_does_not_replace_the_
         assert await opened.text("main h1") == "Executions"
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 @pytest.mark.parametrize("section", ["sessions", "executions"])
 async def test_two_presses_on_older_ones_add_the_rows_once(console, section):
     async with console() as opened:
@@ -53,7 +53,7 @@ async def test_two_presses_on_older_ones_add_the_rows_once(console, section):
         assert await opened.page.locator("tbody tr").count() == 52
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_file_that_cannot_be_read_is_not_called_a_lost_connection(console, tmp_path):
     files = [tmp_path / name for name in ("first.txt", "gone.txt", "last.txt")]
     for file in files:
@@ -71,7 +71,7 @@ async def test_a_file_that_cannot_be_read_is_not_called_a_lost_connection(consol
         await opened.page.locator(".note", has_text="2 files stored, 1 not stored.").wait_for()
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_an_answer_to_a_file_that_is_no_json_does_not_stop_the_next(console):
     async with console(has_collections=True) as opened:
         await opened.server.http.post("/v1/collections", json={"name": "lamps"})
@@ -84,7 +84,7 @@ async def test_an_answer_to_a_file_that_is_no_json_does_not_stop_the_next(consol
         assert "the answer of the gateway cannot be read" in await opened.text(".files .failure")
 
 
-@pytest.mark.whole
+@pytest.mark.whole_console
 async def test_a_decided_call_does_not_come_back_with_a_list_that_is_older(console):
     asked, may_arrive, arrived = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

@@ -33,6 +33,7 @@ def children():
     return [child for child in psutil.Process().children() if tuning.PROBE in child.cmdline()]
 
 
+@pytest.mark.whole
 async def test_rounds_measure_every_candidate_and_closing_kills_the_child(machine, monkeypatch):
     monkeypatch.setattr(tuning, "STEP_SIZES", (32, 64))
     monkeypatch.setattr(tuning, "LONG_TOKENS", 256)

@@ -35,8 +35,10 @@ class System:
             "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
             "PAGANTIC_VERIFYING_KEYS_FILE": str(self.verifying_keys),
-            # On a machine that runs tests, no measurement ends: it would go on for as long as the system runs.
+            # Several systems share the cores: no measurement would end, and threads of one engine would wait for cores
+            # that other engines have.
             "PAGANTIC_INFERENCE_TUNING": "false",
+            "PAGANTIC_INFERENCE_THREADS": "1",
             "PAGANTIC_ADDRESS": self.address("orchestrator"),
             "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),
             "PAGANTIC_TOOLS_ADDRESS": self.address("tools"),

@@ -100,6 +100,7 @@ def test_small_costly_constraints_cost_no_memory_and_chats_are_answered_meanwhil
     assert rss_mib(pid) - before < 150
 
 
+@pytest.mark.whole
 def test_many_small_constraints_stay_within_the_caches_bytes(stub, pid):
     """Bound: 600 MiB, of which 512 are CONSTRAINT_CACHE_MIB; each takes about 13."""
     before = rss_mib(pid)
@@ -160,6 +161,7 @@ def test_a_stop_text_does_not_cut_an_enforced_call(stub):
         assert [call.name for call in end.tool_calls] == ["a"]
 
 
+@pytest.mark.whole
 def test_a_caller_that_leaves_while_its_text_is_tokenized_never_frees_the_model_under_it(system, tmp_path):
     """Two models in the room of one take turns, and callers leave in between: the process lives on."""
     settings = {

@@ -102,6 +102,7 @@ async def test_a_flood_of_large_requests_is_bounded_in_memory(system):
         await check_honest_caller(stub)
 
 
+@pytest.mark.whole
 async def test_a_plan_of_many_steps_leaves_room_for_others(system):
     """64 steps that wait for none run eight at a time: a chat beside them is answered within 20 s."""
     steps = [plan_pb2.Step(name=f"s{number}", kind="infer") for number in range(63)]

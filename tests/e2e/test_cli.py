@@ -50,6 +50,7 @@ def test_ingest_and_tools_talk_to_their_services(system):
     assert all(tool in shown for tool in ("calculator", "clock", "json_query"))
 
 
+@pytest.mark.whole
 def test_a_collection_is_asked_verified_and_embedded_again(system):
     text = (EXAMPLES / "incident.txt").read_text(encoding="utf-8")
     system.run("pagantic", "ingest", "asked", EXAMPLES / "incident.txt")
@@ -100,6 +101,7 @@ def test_a_mistake_is_a_line_on_stderr_and_a_code(system, command, exit_code, wr
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.whole
 def test_the_demo_answers_its_requests_and_leaves_a_running_system_alone(system):
     shown = system.run(sys.executable, "-m", "deploy.local", "demo", "--once").stdout
     assert "6 of 6 requests ended without error" in shown

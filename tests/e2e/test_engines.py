@@ -107,6 +107,7 @@ def shape_of(message, path=""):
     return paths
 
 
+@pytest.mark.whole
 def test_a_service_without_a_model_of_its_own_serves_those_of_another(behind_gateway):
     _, inference, process = behind_gateway
     models = inference.ListModels(inference_pb.ListModelsRequest(), timeout=30).models

@@ -22,6 +22,7 @@ SUITE = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_cases_that_are_killed_in_the_middle_are_not_repeated(system, tmp_path):
     suite = tmp_path / "sums.json"

@@ -116,6 +116,7 @@ def test_a_model_calls_a_function_of_the_deployment_with_arguments_of_its_types(
     assert json.loads(call.result) == {"booked": len(arguments["seats"]), "show": arguments["show"]}
 
 
+@pytest.mark.whole
 def test_a_host_that_asks_for_keys_gives_each_tenant_its_collections(tmp_path):
     system = System(tmp_path)
     admin = system.run("pagantic", "keys", "new").stdout.strip()

@@ -35,6 +35,7 @@ def text_in(events):
     return "".join(event.delta for event in events if event.type == "response.output_text.delta")
 
 
+@pytest.mark.whole
 def test_a_response_is_found_by_another_gateway_and_gone_on_from(clients):
     one, other = clients
     first = one.responses.create(input="My name is Ana.", **SHORT)

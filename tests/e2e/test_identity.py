@@ -107,6 +107,7 @@ def test_two_tenants_see_nothing_of_each_other(guarded):
     assert "user: Say hello." in guarded.run("sessions", "show", "s", key=keys[1]).stdout
 
 
+@pytest.mark.whole
 def test_a_caller_of_a_tenant_has_a_budget_and_usage_of_its_own(guarded):
     scopes = ("--tenant", "acme", "--scopes", "execute,read,usage")
     ci, web = (guarded.create(name, *scopes)[1] for name in ("ci", "web"))
@@ -125,6 +126,7 @@ def test_a_caller_of_a_tenant_has_a_budget_and_usage_of_its_own(guarded):
     assert "no longer has a budget" in guarded.run(*limit, key=guarded.admin).stderr
 
 
+@pytest.mark.whole
 def test_each_tenant_has_its_own_collections(guarded, tmp_path):
     scopes = ("--scopes", "execute,read,write")
     acme, beta = (guarded.create(name, "--tenant", name, *scopes)[1] for name in ("acme", "beta"))
@@ -161,6 +163,7 @@ def test_a_model_searches_the_documents_of_its_callers_tenant(system, tmp_path):
             assert hidden not in found
 
 
+@pytest.mark.whole
 def test_the_audit_is_listed_and_whoever_changes_it_is_found_out(guarded, tmp_path):
     key = guarded.create("billing", "--tenant", "acme")[1]
     guarded.run("chat", "The secret of the sea.", "--max-tokens", "4", "--request-id", "r", key=key)

@@ -89,6 +89,7 @@ def test_a_plan_whose_orchestrator_is_killed_is_taken_up_by_the_next_one(mortal,
         check_resumed(stub, work)
 
 
+@pytest.mark.whole
 def test_a_plan_in_postgresql_is_taken_up_by_the_next_orchestrator(mortal, tmp_path, postgres):
     log = tmp_path / "log"
     process = ServiceProcess("orchestrator", mortal, log, journal_url=postgres, instance_id="killed")
@@ -99,6 +100,7 @@ def test_a_plan_in_postgresql_is_taken_up_by_the_next_orchestrator(mortal, tmp_p
         check_resumed(stub, work)
 
 
+@pytest.mark.whole
 def test_a_plan_that_nobody_resumes_is_interrupted_until_its_request_is_sent_again(mortal, tmp_path):
     settings = {"journal_url": f"sqlite:///{tmp_path / 'journal.sqlite3'}", "resume_plans": "false"}
     process = ServiceProcess("orchestrator", mortal, tmp_path / "log", **settings)
@@ -117,8 +119,8 @@ def test_a_plan_that_nobody_resumes_is_interrupted_until_its_request_is_sent_aga
     ("work", "moment"),
     [
         (chat(max_tokens=LONG), is_text),
-        (structured(max_tokens=LONG), is_text),
-        (redundant(max_tokens=LONG), is_action("inference.start")),
+        pytest.param(structured(max_tokens=LONG), is_text, marks=pytest.mark.whole),
+        pytest.param(redundant(max_tokens=LONG), is_action("inference.start"), marks=pytest.mark.whole),
     ],
     ids=["CHAT", "STRUCTURED", "REDUNDANT"],
 )

@@ -52,6 +52,7 @@ def run_plain(system, *command):
     )
 
 
+@pytest.mark.whole
 def test_two_starts_at_the_same_time_start_one_system(own):
     commands = [
         subprocess.Popen(UP, cwd=ROOT, env=own.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -104,6 +105,7 @@ def test_services_end_with_their_supervisor_and_all_starts_anew(own):
     assert own.run("pagantic", "status").returncode == 0
 
 
+@pytest.mark.whole
 def test_a_start_whose_supervisor_is_stopped_by_another_command_says_so_and_stops_nothing(own):
     own.run(*DOWN)
     log = own.state / "logs" / "inference.log"
@@ -155,6 +157,7 @@ def test_requests_that_come_before_inference_listens_wait_for_it(system, tmp_pat
     assert [reply.HasField("error") for reply in replies] == [False, False], replies
 
 
+@pytest.mark.whole
 def test_one_process_with_every_service_is_found_and_stopped_like_any_other(tmp_path):
     system = System(tmp_path / "host")
     command = [sys.executable, "-m", "deploy.local.host"]

@@ -42,6 +42,7 @@ def test_a_start_with_a_model_that_was_not_pulled_names_the_command(named):
     assert "did you mean smollm2:135m? `pagantic models` lists what is here" in refused.stderr
 
 
+@pytest.mark.whole
 def test_a_pulled_model_answers_and_is_kept_while_it_is_served(named):
     own, hub = named
     hub.cuts = [30_000_000]

@@ -12,6 +12,7 @@ from tests.support.postgres import find_programs
 LIMIT_S = 150.0
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(180)
 def test_a_killed_replica_loses_no_call(tmp_path):
     if why_not():

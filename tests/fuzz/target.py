@@ -146,6 +146,7 @@ def running_target(folder):
         "PAGANTIC_STATE": str(folder),
         "PAGANTIC_ORCHESTRATOR_PORT": str(port),
         "PAGANTIC_INFERENCE_TUNING": "false",
+        "PAGANTIC_INFERENCE_THREADS": "1",
         # What is kept on purpose is kept small, so that memory that grows is a leak.
         "PAGANTIC_INFERENCE_PARKED_MIB": "0",
         "PAGANTIC_INFERENCE_CONSTRAINT_CACHE_MIB": "64",

@@ -26,6 +26,9 @@ POSTGRESQL = Need("PostgreSQL", "install Debian's package postgresql")
 PGBOUNCER = Need("PgBouncer", "install Debian's package pgbouncer")
 NODE = Need("Node.js and npm", "install Debian's packages nodejs and npm")
 CHROMIUM = Need("Chromium and Playwright", "make browser fetches it with npm; PAGANTIC_TEST_CHROMIUM names another")
+TIME_FOR_THE_WHOLE = Need(
+    "time for slow tests", "make test-whole runs them, with PAGANTIC_TEST_WHOLE=1", is_installable=False
+)
 TIME_FOR_CONSOLE = Need(
     "time for the whole console",
     "make test-console runs it, with PAGANTIC_TEST_CONSOLE=all",
