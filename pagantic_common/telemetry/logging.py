@@ -63,7 +63,7 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: Text
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """Return a logger. Events are lower-case phrases; their details are keywords."""
+    """Return a logger. Log an event as a lower-case phrase, and its details as keyword arguments."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from pagantic_common.domain.text.isotonic import Curve
 
-MAX_SCALING: Final = 1000.0  # largest magnitude of a slope and of an intercept
+MAX_SCALING: Final = 1000.0  # The largest magnitude of the slope and the intercept.
 # The exponential of these log-odds fits in a double.
 MAX_LOG_ODDS: Final = 700.0
 MAX_STEPS: Final = 100

@@ -1,4 +1,4 @@
-"""Tenant tokens, by which the orchestrator informs other services of the tenant for whom they work.
+"""Tenant tokens, in which the orchestrator names the tenant of a call to another service.
 
 A token is a JWT (RFC 7519), signed with Ed25519 (RFC 9864). It names the tenant, the permissions of its bearer, and the
 services that accept it, and it is valid for minutes. A service that calls another service forwards its caller's token,

@@ -57,7 +57,7 @@ class InferencePools:
         return self._by_alias.get(alias, self._default)
 
     def with_credentials(self, credentials: Credentials) -> InferencePools:
-        """Return the same services with other credentials for calls."""
+        """Return the same pools, whose calls carry these credentials instead."""
         return InferencePools(*self._channels, self._patience_s, credentials)
 
 

@@ -20,7 +20,7 @@ from services.context.core.searching import Hit, Query, find_best
 from services.context.ports import ChunkStore, StoredChunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 512  # for the id, the numbers and the field names
+CHUNK_OVERHEAD_BYTES: Final = 512  # The id, the numbers and the field names of a chunk take at most this.
 
 
 @dataclass(frozen=True, slots=True)

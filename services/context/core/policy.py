@@ -19,7 +19,7 @@ MAX_MORE_QUERIES = 8
 
 
 class Retriever(StrEnum):
-    """The ways to score chunks. Each value is the score_kind of the chunks."""
+    """The ways to score chunks. A chunk that is found reports the value as its `score_kind`."""
 
     BM25 = "bm25"
     KEYWORD = "keyword"

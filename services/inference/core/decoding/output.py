@@ -156,7 +156,7 @@ class Output(Protocol):
 
     @property
     def is_random(self) -> bool:
-        """Whether candidates draw random numbers at all."""
+        """Whether the next token is sampled at random rather than chosen greedily."""
 
     def fork(self) -> Output:
         """Return a copy of this output with the same tokens so far, which continues separately."""
@@ -201,7 +201,7 @@ class SampledOutput:
 
     @property
     def is_random(self) -> bool:
-        """Whether candidates draw random numbers at all."""
+        """Whether the next token is sampled at random rather than chosen greedily."""
         return self._sampling.temperature > 0
 
     def fork(self) -> SampledOutput:

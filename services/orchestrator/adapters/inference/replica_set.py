@@ -163,7 +163,8 @@ class ReplicaSet:
                 replica.is_away = True
                 log.debug("a replica does not answer", address=replica.address, error=str(error))
             else:
-                replica.is_away = replica.is_leaving = True  # a replica ends its reports before it stops
+                # A replica ends its stream of load reports only when it stops.
+                replica.is_away = replica.is_leaving = True
             await asyncio.sleep(wait_s)
 
     async def _watch(self, replica: Replica) -> None:

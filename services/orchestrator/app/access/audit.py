@@ -48,7 +48,7 @@ class Audit:
         return self._store.add_audit_entry(self._allowed(method, resource, request_id), can_wait=True)
 
     async def record(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Record that the current caller was allowed, before the call changes or reads anything.
+        """Record that the current caller may make a call, before the call changes or reads anything.
 
         Raises Unavailable if the record cannot be stored.
         """

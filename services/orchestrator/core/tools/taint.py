@@ -127,7 +127,7 @@ class Provenance:
         self._trusted_grouped.append(grouped_of(text))
 
     def trust_values(self, document: str) -> None:
-        """Add the names and values of a JSON document written by the caller."""
+        """Trust the names and values of a JSON document written by the caller."""
         for _, value, _ in _parts(_parsed(document)):
             self.trust(value)
 
