@@ -35,7 +35,7 @@ class Tools:
     async def list(self, context: Context) -> list[Tool]:
         """Return the server's own tools, followed by the deployment's tools that the caller may use."""
         tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
-        # Callers see different lists of tools, but a tool has the same schema in each, so one caller's list must not drop another caller's tools.
+        # Lists differ by caller, and a tool's schema does not: the tools of another caller stay.
         self._schemas |= {tool.name: tool.input_schema for tool in tools}
         return tools
 

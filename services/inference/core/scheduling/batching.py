@@ -181,7 +181,7 @@ class Scheduler:
         return is_storing or bool(self._seating.waiting or self._seating.branches)
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Check that up to `reviewed` prompt prefixes are still cached; return the callers' keys of all cached prefixes."""
+        """Return the callers' keys of cached prompt prefixes, after a check of up to `reviewed` prompts."""
         self._cached_prompts.review(self.tree, reviewed)
         return frozenset(self._cached_prompts.keys)
 

@@ -58,7 +58,7 @@ class Infer:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The command to run the replicas of one prompt, and to apply the constraint to each output as soon as it is complete."""
+    """The command to run the replicas of one prompt, and to apply the constraint to each output once it is complete."""
 
     messages: tuple[Message, ...]
     engine_text: str

@@ -90,7 +90,7 @@ class Notices:
 
     @contextmanager
     def _reading(self, listening: Connection) -> Iterator[None]:
-        """Handle messages as they arrive. Nothing else uses the connection, so the event loop can read from it safely."""
+        """Handle messages as they arrive. Nothing else uses the connection, so the event loop can read it safely."""
         driver: psycopg.Connection[Any] = cast("psycopg.Connection[Any]", listening.connection.dbapi_connection)
         loop, number = asyncio.get_running_loop(), driver.fileno()
         self._is_lost = False
