@@ -52,7 +52,6 @@ def run_plain(system, *command):
     )
 
 
-@pytest.mark.whole
 def test_two_starts_at_the_same_time_start_one_system(own):
     commands = [
         subprocess.Popen(UP, cwd=ROOT, env=own.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -107,6 +106,7 @@ def test_services_end_with_their_supervisor_and_all_starts_anew(own):
 
 @pytest.mark.whole
 def test_a_start_whose_supervisor_is_stopped_by_another_command_says_so_and_stops_nothing(own):
+    own.run(*UP)
     own.run(*DOWN)
     log = own.state / "logs" / "inference.log"
     size = log.stat().st_size

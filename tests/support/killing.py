@@ -45,13 +45,18 @@ class Processes:
 
     def kill(self, area):
         """SIGKILL a service, and return when it is gone."""
-        pid = self.pids()[area]
+        pid = self._pid_of(area)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: is_gone(pid), f"{area} is gone", poll_s=POLL_S)
 
     def stop(self, area):
         """SIGSTOP a service: its connections stay, and nothing is answered."""
-        os.kill(self.pids()[area], signal.SIGSTOP)
+        os.kill(self._pid_of(area), signal.SIGSTOP)
+
+    def _pid_of(self, area):
+        pid = self.pids()[area]
+        assert pid, f"{area} does not run"  # a signal to 0 would reach the tests themselves
+        return pid
 
     def wait_until_whole(self):
         """Wait until supervisord has started again what was killed, and all serve."""
