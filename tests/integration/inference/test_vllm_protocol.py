@@ -234,7 +234,7 @@ async def test_a_deadline_ends_a_request():
         (request_of(stop_token_ids=[257]), "the stop token 257 is not known"),
         (request_of(logit_bias={257: 1.0}), "names token 257"),
         (request_of(temperature=3), "temperature is 3"),
-        (request_of(n=9), "candidate_count is 9"),
+        (request_of(n=65), "candidate_count is 65"),
         (request_of(n=2**32 - 1), "candidate_count is 4294967295"),
         (request_of(max_tokens=600), "max_tokens 600"),
         (request_of(ignore_eos=True), "sampling_params.ignore_eos is set"),
