@@ -20,6 +20,7 @@ from tests.support.live_requests import CONTEXT, ingest, say, structured
 from tests.support.service_process import ServiceProcess
 
 TWIN = "twin"
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,6 @@ def test_collections_are_embedded_and_searched_by_the_pool_of_their_model(pools)
     assert len(vectors.embeddings[0].values) == 384
 
 
-@pytest.mark.whole
 def test_a_pool_that_is_gone_fails_its_own_models_alone(pools):
     pools.twin.send(signal.SIGKILL)
     request = say("Say hello.", max_tokens=4)

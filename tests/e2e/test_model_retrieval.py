@@ -82,6 +82,7 @@ def test_what_is_too_unlikely_is_refused_or_abstained_from_without_decoding(syst
     assert (cited.confidence, cited.token_usage.output_tokens) == (0, 0)
 
 
+@pytest.mark.whole
 def test_labels_calibrate_the_model(system, collection, tmp_path):
     labels = [("When was the lighthouse built?", True), ("Who is the king of Vell?", False), ("Which channel?", True)]
     lines = [json.dumps({"question": question, "answerable": label}) for question, label in labels]

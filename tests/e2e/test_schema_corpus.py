@@ -24,7 +24,7 @@ from tests.support.schema_corpus import OWN, of_suites
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = Path(os.environ.get("PAGANTIC_SUITES") or ROOT.parent / "shared" / "suites")
 CLIENTS = 8
-SAMPLE = 15  # So many schemas of the suites are decoded.
+SAMPLE = 8  # So many schemas of the suites are decoded.
 SATISFIED = {contract_pb2.GUARANTEE_ENFORCED, contract_pb2.GUARANTEE_VALIDATED, contract_pb2.GUARANTEE_REPAIRED}
 
 

@@ -167,6 +167,9 @@ async def service(folder, **settings):
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 await asyncio.wait_for(channel.channel_ready(), 60)
                 yield pb_grpc.ContextServiceStub(channel), psutil.Process(process.pid)
+        except BaseException as error:
+            error.add_note((folder / "log").read_text(errors="replace")[-4000:])
+            raise
         finally:
             process.terminate()
             await process.wait()

@@ -71,6 +71,7 @@ async def replica(folder, *, room=ROOM, flash_attention=False):
         storage.close()
 
 
+@pytest.mark.whole
 async def test_a_prompt_outlives_its_replica_for_its_tenant_and_its_engine(folder):
     async with replica(folder) as ask:
         text, cached = await ask()
@@ -88,6 +89,7 @@ async def test_a_prompt_outlives_its_replica_for_its_tenant_and_its_engine(folde
     assert files(folder) == written
 
 
+@pytest.mark.whole
 async def test_a_damaged_file_costs_its_tokens_and_is_deleted(folder):
     async with replica(folder) as ask:
         text, _ = await ask()
@@ -103,6 +105,7 @@ async def test_a_damaged_file_costs_its_tokens_and_is_deleted(folder):
     assert len(files(folder)) == 1
 
 
+@pytest.mark.whole
 async def test_the_folder_keeps_its_bound(folder):
     room = 7_000_000  # one block
     async with replica(folder, room=room) as ask:

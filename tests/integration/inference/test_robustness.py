@@ -142,6 +142,7 @@ async def collect_events(generation):
     return [event async for event in generation.infer(InferenceRequest(prompt="hi", max_tokens=20))]
 
 
+@pytest.mark.whole
 async def test_thousands_of_requests_leave_nothing_behind():
     engine = ScriptedEngine("ok", kv_capacity_tokens=600)
     generation = generation_over(engine, queue_capacity=100)

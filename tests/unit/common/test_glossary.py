@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,8 +75,13 @@ def message_texts() -> Iterator[Text]:
             yield Text(str(path.relative_to(ROOT)), number, words)
 
 
-def code_texts() -> Iterator[Text]:
-    """Yield the docstrings and comments; migrations stay as they were made."""
+@cache
+def code_texts() -> tuple[Text, ...]:
+    """Return the docstrings and comments; migrations stay as they were made."""
+    return tuple(_code_texts())
+
+
+def _code_texts() -> Iterator[Text]:
     paths = (path for folder in SOURCES for path in (ROOT / folder).rglob("*.py") if "versions" not in path.parts)
     for path in sorted(filter(is_ours, paths)):
         source, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
