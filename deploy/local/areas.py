@@ -63,11 +63,11 @@ def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
 
 def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
     """Return the HTTP gateway, or an empty tuple if it is not to be started. Raises ConfigurationError."""
-    given = environment.get(GATEWAY_VARIABLE, "")
-    is_on = read_switch(given)
+    setting = environment.get(GATEWAY_VARIABLE, "")
+    is_on = read_switch(setting)
     if is_on is None:
         origin = origin_of(GATEWAY_VARIABLE, environment)
-        raise ConfigurationError(f"{origin}{GATEWAY_VARIABLE} is {given!r}: it must be on or off")
+        raise ConfigurationError(f"{origin}{GATEWAY_VARIABLE} is {setting!r}: it must be on or off")
     if not is_on:
         return ()
     host = environment.get("PAGANTIC_HTTP_HOST") or HOST
@@ -143,8 +143,8 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
         defaults[f"PAGANTIC_{name}_INFERENCE_ADDRESS"] = address_of["inference"]
     defaults["PAGANTIC_ORCHESTRATOR_JOURNAL_URL"] = f"sqlite:///{state / 'orchestrator' / 'journal.sqlite3'}"
     defaults["PAGANTIC_CONTEXT_DATA_FOLDER"] = str(state / "context")
-    given = {name: value for name, value in environment.items() if value or name not in IDENTITY_VARIABLES}
-    return {**defaults, **_tenant_token_keys(state, given), **given}
+    variables = {name: value for name, value in environment.items() if value or name not in IDENTITY_VARIABLES}
+    return {**defaults, **_tenant_token_keys(state, variables), **variables}
 
 
 def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:

@@ -103,9 +103,9 @@ async def open_all(settings: Sequence[ServiceSettings]) -> AsyncIterator[Sequenc
 def _merged(registrations: Sequence[Registration]) -> list[Registration]:
     """Return one registration per service name. The orchestrator also serves the context service to callers."""
     merged: dict[str, Registration] = {}
-    for one in registrations:
-        first = merged.get(one.service_name)
-        merged[one.service_name] = one if first is None else share(first, one)
+    for registration in registrations:
+        first = merged.get(registration.service_name)
+        merged[registration.service_name] = registration if first is None else share(first, registration)
     return list(merged.values())
 
 
@@ -114,11 +114,11 @@ def main() -> None:
     os.umask(PRIVATE_UMASK)
     try:
         use_file()
-        given = dict(os.environ)
+        environment = dict(os.environ)
         supervision = Supervision(state_folder().resolve())
-        areas = hosted_areas(given)
+        areas = hosted_areas(environment)
         supervision.make_folders()
-        os.environ.update(host_environment(given))
+        os.environ.update(host_environment(environment))
     except (ConfigurationError, InvalidRequest, SupervisionError) as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_CONFIG)
@@ -131,7 +131,7 @@ def main() -> None:
     print(f"starting; state in {supervision.state}, log in {log}", flush=True)
 
     def announce() -> None:
-        record.save(supervision.state, os.getpid(), areas, given, is_host=True)
+        record.save(supervision.state, os.getpid(), areas, environment, is_host=True)
         print(f"serving on {areas[0].address}; Ctrl-C stops", flush=True)
 
     try:

@@ -48,8 +48,8 @@ def use_file() -> Path | None:
 
 def check_names(environment: Mapping[str, str]) -> None:
     """Raise ConfigurationError with a line for each unknown PAGANTIC_ variable."""
-    known = frozenset(name for cls in (*_services(), *_others()) for name in known_names(cls))
-    _raise_for(find_unknown(environment, known, (*AREAS, *DOORS)))
+    names = frozenset(name for cls in (*_services(), *_others()) for name in known_names(cls))
+    _raise_for(find_unknown(environment, names, (*AREAS, *DOORS)))
 
 
 def check_values(environment: Mapping[str, str], *, for_all: bool = False) -> None:

@@ -41,8 +41,8 @@ class Record:
     def differing(self, environment: Mapping[str, str]) -> list[str]:
         """Return the settings of an environment that differ from the settings of the running system."""
         running = {**digests({GATEWAY_VARIABLE: "off"}), **self.settings}
-        asked = digests(environment, with_gateway=bool(self.doors))
-        return [name for name, digest in asked.items() if running.get(name) != digest]
+        requested = digests(environment, with_gateway=bool(self.doors))
+        return [name for name, digest in requested.items() if running.get(name) != digest]
 
 
 def digests(environment: Mapping[str, str], *, with_gateway: bool = False) -> dict[str, str]:

@@ -148,8 +148,8 @@ class LocalSystem:
             self._start(progress)
         took = f"{len(self._programs)} services are ready after {progress.waited_s:.1f} s"
         print(f"up: {took}; state in {self.state}", flush=True)
-        for one in self.doors:
-            print(f"HTTP on http://{one.address}", flush=True)
+        for door in self.doors:
+            print(f"HTTP on http://{door.address}", flush=True)
         return True
 
     def _start(self, progress: Progress) -> None:
@@ -220,8 +220,8 @@ class LocalSystem:
 
     def _stop_supervised(self, progress: Progress) -> None:
         def show(_waited_s: float) -> None:
-            left = [process.name for process in self.supervision.processes().values() if process.pid]
-            progress.show(f"stopping: {' '.join(left) or 'supervisor'}")
+            remaining_names = [process.name for process in self.supervision.processes().values() if process.pid]
+            progress.show(f"stopping: {' '.join(remaining_names) or 'supervisor'}")
 
         self.supervision.stop(show)
         record.forget(self.state)

@@ -84,8 +84,10 @@ def chat(
             keep=keep,
         )
         tools = _tools_of(tool, tool_choice)
-        said = options.with_images(words, image)
-        return chat_request(said, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints)
+        content = options.with_images(words, image)
+        return chat_request(
+            content, session_id=session_id, tools=tools, tool_choice=tool_choice, system=system, **hints
+        )
 
     with reporting_errors():
         turn_id = options.request_id_of(request_id)

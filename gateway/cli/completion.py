@@ -147,10 +147,10 @@ def prepare_answer() -> None:
         kept = 0
 
         def get_completion_args(self) -> tuple[list[str], str]:
-            given, last = read_bash_line(os.environ)
+            arguments, last = read_bash_line(os.environ)
             value = last.partition("=")[2] if last.startswith("-") else last
             self.kept = 1 + max(value.rfind(character) for character in _BREAKS)
-            return given, last
+            return arguments, last
 
         def format_completion(self, item: CompletionItem) -> str:
             return str(item.value)[self.kept :]

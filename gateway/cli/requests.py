@@ -97,8 +97,8 @@ def structured(
             reasoning=reasoning,
             keep=keep,
         )
-        said = options.with_images(options.read_text(text), image)
-        request = structured_request(said, options.read_schema(schema), system=system, **hints)
+        content = options.with_images(options.read_text(text), image)
+        request = structured_request(content, options.read_schema(schema), system=system, **hints)
     _answer(request, address, timeout, as_json=as_json)
 
 

@@ -93,11 +93,11 @@ def _describe(collection: collection_pb2.Collection) -> str:
 def _lay_out(chunks: Iterable[chunk_pb2.Chunk]) -> str:
     """Return as many chunks as fit, each with its source."""
     parts: list[str] = []
-    left = MAX_BYTES
+    remaining_bytes = MAX_BYTES
     for number, chunk in enumerate(chunks, start=1):
         part = f"[{number}] ({chunk.source}): {chunk.content}"
-        left -= len(part.encode()) + 2
-        if left < 0:
+        remaining_bytes -= len(part.encode()) + 2
+        if remaining_bytes < 0:
             break
         parts.append(part)
     return "\n\n".join(parts)

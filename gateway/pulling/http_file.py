@@ -67,8 +67,8 @@ class HttpFile:
                 _check_range(response, start, self.shown)
                 skipped = 0
             for block in response.iter_bytes():
-                if wanted := block[skipped:]:
-                    yield wanted
+                if chunk := block[skipped:]:
+                    yield chunk
                 skipped = max(0, skipped - len(block))
 
     @contextmanager
@@ -100,9 +100,9 @@ def shown_url(url: str) -> str:
 
 
 def _check_range(response: httpx2.Response, start: int, url: str) -> None:
-    given = response.headers.get("Content-Range", "")
-    if not given.startswith(f"bytes {start}-"):
-        raise unavailable(f"{url}: asked for the bytes from {start} on, the server sends {given[:80]!r}")
+    content_range = response.headers.get("Content-Range", "")
+    if not content_range.startswith(f"bytes {start}-"):
+        raise unavailable(f"{url}: asked for the bytes from {start} on, the server sends {content_range[:80]!r}")
 
 
 class UrlSource:

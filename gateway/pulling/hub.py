@@ -43,13 +43,13 @@ class HubSource:
 
     def offer(self) -> Offer:
         """Query the hub, which knows the SHA-256 only of large files."""
-        found = self._ask()
-        sha256 = (found.etag or "").lower()
+        metadata = self._ask()
+        sha256 = (metadata.etag or "").lower()
         if not _SHA256.fullmatch(sha256):
             sha256 = ""
-        if found.size is None:
+        if metadata.size is None:
             raise unavailable(f"{self._at(self._revision)}: the hub does not say how large the file is")
-        return Offer(self._at(found.commit_hash or self._revision), found.size, sha256)
+        return Offer(self._at(metadata.commit_hash or self._revision), metadata.size, sha256)
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002
         """Yield the content of the offered commit from a byte onwards."""

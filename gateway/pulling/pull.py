@@ -82,15 +82,15 @@ class Pull:
         name = name or self._source.default_name
         check_name(name)
         offer = _with_hash(self._source.offer(), sha256.lower())
-        if known := self._known(name, offer):
-            return known, False
+        if existing := self._known(name, offer):
+            return existing, False
 
         def say_waiting() -> None:
             self._on_progress(0, offer.size_bytes, "waiting for another pull of the same file")
 
         with self._folder.pulling(offer.sha256, self._wait_s, say_waiting) as partial:
-            if known := self._known(name, offer):
-                return known, False
+            if existing := self._known(name, offer):
+                return existing, False
             self._fill(partial, offer)
             self._check(partial, offer)
             model = _described(partial, name, offer)
@@ -154,12 +154,12 @@ class Pull:
     def _check(self, partial: Path, offer: Offer) -> None:
         """Check the hash. On a mismatch, delete the bytes and raise PreconditionFailed (CONFIG_MODEL_CORRUPT)."""
         self._on_progress(offer.size_bytes, offer.size_bytes, "checking the SHA-256")
-        found = sha256_of(partial)
-        if found == offer.sha256:
+        digest = sha256_of(partial)
+        if digest == offer.sha256:
             return
         size = partial.stat().st_size
         partial.unlink()
-        raise corrupt(f"{offer.source} has the SHA-256 {found} and {size} bytes, and {offer.sha256} is expected")
+        raise corrupt(f"{offer.source} has the SHA-256 {digest} and {size} bytes, and {offer.sha256} is expected")
 
 
 def _with_hash(offer: Offer, expected: str) -> Offer:

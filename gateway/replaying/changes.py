@@ -71,17 +71,17 @@ def request_of_replay(
 
 def _without_replaced(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded fields, except those that a change replaces by another field of the same group."""
-    left: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in before.items():
         others = set().union(*(group for group in _ALTERNATIVES if name in group)) - {name}
         if name not in changes and others & changes.keys():
             continue
         change = changes.get(name)
         if isinstance(value, dict) and isinstance(change, dict):
-            left[name] = _without_replaced(value, change)
+            fields[name] = _without_replaced(value, change)
         else:
-            left[name] = value
-    return left
+            fields[name] = value
+    return fields
 
 
 def _result_of(call_id: str, value: Any) -> execution_pb2.ChangedResult:

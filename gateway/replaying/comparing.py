@@ -63,7 +63,7 @@ class ComparedStep:
         """The reason that an inference's result differs, or empty for other steps and equal results."""
         if self.verdict is not Verdict.DIFFERS or not self.name.startswith(("infer-", "sample")):
             return ""
-        differing = {one.field for one in self.figures}
+        differing = {figure.field for figure in self.figures}
         causes = [words for field, words in _CAUSES.items() if field in differing]
         if not causes:
             return "same prompt length, model and seed: other requests ran beside one of them, or the engine differs"
@@ -82,7 +82,7 @@ class Recorded:
     def states(self) -> list[str]:
         """The states of the execution in order."""
         moved = (event.transition for event in self.events if event.HasField("transition"))
-        return [state_name(one.to_state) for one in moved]
+        return [state_name(transition.to_state) for transition in moved]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +118,22 @@ class Comparison:
                 {
                     "name": step.name,
                     "verdict": step.verdict.value,
-                    "results": [_as_json(one) for one in step.results],
-                    "figures": [_as_json(one) for one in step.figures],
+                    "results": [_as_json(difference) for difference in step.results],
+                    "figures": [_as_json(difference) for difference in step.figures],
                 }
                 for step in self.steps
             ],
-            ANSWER: [_as_json(one) for one in self.answer],
+            ANSWER: [_as_json(difference) for difference in self.answer],
         }
 
 
 def compare(recorded: Recorded, replayed: Recorded) -> Comparison:
     """Compare an execution with its replay. Steps are paired by name."""
-    taken = {event.step_recorded.name for event in replayed.events if event.HasField("step_recorded")}
+    reused_names = {event.step_recorded.name for event in replayed.events if event.HasField("step_recorded")}
     before = {step.name: step for step in recorded.steps}
     after = {step.name: step for step in replayed.steps}
     names = [*after, *(name for name in before if name not in after)]
-    steps = tuple(_compare_step(name, before.get(name), after.get(name), name in taken) for name in names)
+    steps = tuple(_compare_step(name, before.get(name), after.get(name), name in reused_names) for name in names)
     answer = _differences(_answer_of(recorded.response), _answer_of(replayed.response))
     return Comparison((recorded.states, replayed.states), steps, answer)
 
@@ -153,8 +153,8 @@ def _compare_step(
         return ComparedStep(name, Verdict.DIFFERS if results else Verdict.TAKEN, results)
     verdict = Verdict.DIFFERS if results else Verdict.SAME
     figures = _differences(_figures_of(before), _figures_of(after))
-    known = tuple(one for one in figures if None not in (one.recorded, one.replayed))
-    return ComparedStep(name, verdict, results, known)
+    paired_figures = tuple(figure for figure in figures if None not in (figure.recorded, figure.replayed))
+    return ComparedStep(name, verdict, results, paired_figures)
 
 
 def _results_of(step: execution_pb2.ExecutionStep) -> Mapping[str, Any]:

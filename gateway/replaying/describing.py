@@ -21,8 +21,8 @@ def describe_recorded_step(step: execution_pb2.ExecutionStep) -> str:
     parts = [
         *(f"calls {call.name} {call.arguments_json} ({call.id})" for call in step.tool_calls),
         *(f"{made.name} ({made.id}) gave {made.result}" for made in step.tool_calls_made),
-        *(f"replica {one.replica_index}: {one.content}" for one in step.candidates),
-        *(f"step {one.name}" for one in step.plan.steps),
+        *(f"replica {item.replica_index}: {item.content}" for item in step.candidates),
+        *(f"step {item.name}" for item in step.plan.steps),
     ]
     if step.HasField("error"):
         parts.append(f"failed: {error_code_name(step.error.code)}")

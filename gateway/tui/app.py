@@ -94,7 +94,9 @@ class TerminalApp(App[None]):
                 # For example, a key may lack the permission to list them.
                 self._chat.show_failure(Failure.of(error))
             else:
-                self._chat.windows = {one.name: one.context_window for one in models if "chat" in one.capabilities}
+                self._chat.windows = {
+                    model.name: model.context_window for model in models if "chat" in model.capabilities
+                }
                 self._chat.clear_failure()
                 self._chat.show_status()
             await self._list_sessions()

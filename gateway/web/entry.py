@@ -30,9 +30,9 @@ class Entry:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count a running request inside the block. Raises Refusal if the limit is reached."""
-        most = self._settings.max_streams
-        if self.request_count >= most:
-            raise Refusal(503, f"{self.request_count} requests run, at most {most} may: try later")
+        limit = self._settings.max_streams
+        if self.request_count >= limit:
+            raise Refusal(503, f"{self.request_count} requests run, at most {limit} may: try later")
         self.request_count += 1
         try:
             yield

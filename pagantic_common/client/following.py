@@ -176,14 +176,14 @@ class _RepeatedText:
         text, head = getattr(delta, _TEXTS[kind]), ""
         if kind == "tool_call_delta" and delta.name:
             head = f"\0{delta.id}\0{delta.name}\0"
-        known = self._known_length(head + text)
-        if not known:
+        repeated_length = self._known_length(head + text)
+        if not repeated_length:
             self._pieces.append(head + text)
             return True
         if head:
             delta.ClearField("id")
             delta.ClearField("name")
-        new = text[known - len(head) :]
+        new = text[repeated_length - len(head) :]
         setattr(delta, _TEXTS[kind], new)
         self._pieces.append(new)
         return bool(new)

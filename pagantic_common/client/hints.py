@@ -145,10 +145,10 @@ def several(name: str, texts: Sequence[str]) -> Sequence[str]:
 
 
 def _check_names(options: Options) -> None:
-    known = Options.__optional_keys__
-    for unknown in sorted(options.keys() - known):
-        hint = f"there are {', '.join(sorted(known))}"
-        for near in difflib.get_close_matches(unknown, known, n=1):
+    keywords = Options.__optional_keys__
+    for unknown in sorted(options.keys() - keywords):
+        hint = f"there are {', '.join(sorted(keywords))}"
+        for near in difflib.get_close_matches(unknown, keywords, n=1):
             hint = f"did you mean {near!r}?"
         raise TypeError(f"unexpected keyword {unknown!r}: {hint}")
 

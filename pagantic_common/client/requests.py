@@ -106,8 +106,8 @@ def ask_request(
             "slope and intercept calibrate what the model is asked: give min_probability, too, which may be 0"
         )
     if retriever.upper() not in RETRIEVERS:
-        known = ", ".join(name.lower() for name in RETRIEVERS)
-        raise ValueError(f"retriever {retriever!r} is not known: use one of {known}")
+        choices = ", ".join(name.lower() for name in RETRIEVERS)
+        raise ValueError(f"retriever {retriever!r} is not known: use one of {choices}")
     policy = policy_pb2.ContextPolicy(
         collection=collection,
         retriever=RETRIEVERS[retriever.upper()],
@@ -280,14 +280,14 @@ def choice(question: str, options: Answers, *, name: str = "") -> decision_pb2.Q
 
     The options are texts or truth values, or texts with their meanings.
     """
-    asked = decision_pb2.Question(name=name, instructions=question)
+    result = decision_pb2.Question(name=name, instructions=question)
     for value, description in _described("options", options):
-        option = asked.choice.options.add(description=description)
+        option = result.choice.options.add(description=description)
         if isinstance(value, bool):
             option.flag = value
         else:
             option.text = value
-    return asked
+    return result
 
 
 def score(question: str, levels: Sequence[str] | Mapping[str, str], *, name: str = "") -> decision_pb2.Question:
@@ -295,10 +295,10 @@ def score(question: str, levels: Sequence[str] | Mapping[str, str], *, name: str
 
     Levels are in ascending order, and the lowest has value 0. A mapping adds the meaning of each level.
     """
-    asked = decision_pb2.Question(name=name, instructions=question)
+    result = decision_pb2.Question(name=name, instructions=question)
     for label, description in _described("levels", levels):
-        asked.score.levels.add(label=str(label), description=description)
-    return asked
+        result.score.levels.add(label=str(label), description=description)
+    return result
 
 
 def decide_request(
@@ -324,13 +324,16 @@ def decide_request(
     """
     if isinstance(questions, str):
         raise TypeError(f"questions is the text {questions!r}: it must be a list of questions")
-    asked = [predicate(one) if isinstance(one, str) else one for one in questions]
+    normalized_questions = [predicate(question) if isinstance(question, str) else question for question in questions]
     request = execution_pb2.SystemRequest(
         mode=execution_pb2.MODE_DECIDE,
         messages=messages_of(text_or_messages),
         prompt=prompt_of(system),
         decisions=decision_pb2.Decisions(
-            questions=asked, min_confidence=min_confidence, min_label_mass=min_label_mass, calibration=calibration
+            questions=normalized_questions,
+            min_confidence=min_confidence,
+            min_label_mass=min_label_mass,
+            calibration=calibration,
         ),
     )
     return apply_options(request, options)

@@ -29,8 +29,8 @@ def chunk_from_proto(chunk: chunk_pb2.Chunk) -> Chunk:
     """Decode a chunk."""
     location: ChunkLocation | None = None
     if chunk.HasField("location"):
-        given = chunk.location
-        location = ChunkLocation(given.start, given.end, given.page, given.heading)
+        place = chunk.location
+        location = ChunkLocation(place.start, place.end, place.page, place.heading)
     return Chunk(
         id=chunk.id,
         content=chunk.content,

@@ -54,7 +54,7 @@ class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
 
 def name_of(proto_enum: ProtoEnum[NumberT], number: int, prefix: str) -> str:
     """Return the name of a number without its prefix, or the number itself if this version does not know it."""
-    names: dict[int, str] = {known: name for name, known in proto_enum.items()}
+    names: dict[int, str] = {value: name for name, value in proto_enum.items()}
     return names.get(number, str(number)).removeprefix(prefix)
 
 

@@ -122,10 +122,10 @@ def _part_from_proto(part: message_pb2.ContentPart) -> str | Image:
 
 
 def _unknown_role(number: int) -> InvalidRequest:
-    known = ", ".join(f"ROLE_{role.name}" for role in Role)
+    choices = ", ".join(f"ROLE_{role.name}" for role in Role)
     if not number:
-        return InvalidRequest(f"a message's role is not set: use one of {known}")
-    return InvalidRequest(f"there is no message role {number}: use one of {known}")
+        return InvalidRequest(f"a message's role is not set: use one of {choices}")
+    return InvalidRequest(f"there is no message role {number}: use one of {choices}")
 
 
 def tool_definition_to_proto(tool: ToolDefinition) -> message_pb2.ToolDefinition:

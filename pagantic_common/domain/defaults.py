@@ -61,8 +61,8 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
     Raises InvalidRequest if PAGANTIC_STATE names an unknown user.
     """
-    if given := environment.get("PAGANTIC_STATE"):
-        return path_of("PAGANTIC_STATE", given)
+    if folder := environment.get("PAGANTIC_STATE"):
+        return path_of("PAGANTIC_STATE", folder)
     home = environment.get("XDG_STATE_HOME")
     return Path(home or home_folder() / ".local" / "state") / "pagantic"
 

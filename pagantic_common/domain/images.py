@@ -86,8 +86,8 @@ def check_image(image: Image, place: str) -> None:
     """Raise InvalidRequest if an image is too large, has an unsupported type, or does not match its type."""
     beginning = _BEGINNINGS.get(image.media_type)
     if beginning is None:
-        known = ", ".join(_BEGINNINGS)
-        raise InvalidRequest(f"{place} has the media type {image.media_type[:64]!r}: send one of {known}")
+        media_types = ", ".join(_BEGINNINGS)
+        raise InvalidRequest(f"{place} has the media type {image.media_type[:64]!r}: send one of {media_types}")
     if image.size_bytes > MAX_IMAGE_BYTES:
         raise _too_large(place, image.size_bytes)
     if not beginning.match(base64.b64decode(image.data[:_BEGINNING_BASE64_CHARS])):

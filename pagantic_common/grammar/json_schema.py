@@ -155,8 +155,8 @@ def find_rounded_value(schema: Any) -> int | None:
 def find_costly_multiple(schema: Any) -> float | Decimal | None:
     """Return a `multipleOf` whose automaton is too large to build, or None if there is none."""
     is_unenforceable = unenforceable_in(schema)
-    found = (value for key, value in _keywords(schema) if key == "multipleOf" and is_unenforceable(key, value))
-    return next((value for value in found if _find_large_integer(value) is None), None)
+    multiples = (value for key, value in _keywords(schema) if key == "multipleOf" and is_unenforceable(key, value))
+    return next((value for value in multiples if _find_large_integer(value) is None), None)
 
 
 def multiple_states(divisor: float | Decimal) -> int:

@@ -130,14 +130,14 @@ def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]],
     for name, node in rules.items():
         for ref in refs_of(node):
             users.setdefault(ref.name, set()).add(name)
-    known: set[str] = set()
+    true_rules: set[str] = set()
     waiting = list(rules)
     while waiting:
         name = waiting.pop()
-        if name not in known and name in rules and holds(rules[name], known):
-            known.add(name)
+        if name not in true_rules and name in rules and holds(rules[name], true_rules):
+            true_rules.add(name)
             waiting.extend(users.get(name, ()))
-    return frozenset(known)
+    return frozenset(true_rules)
 
 
 def left_refs_of(node: Node, nullable: frozenset[str]) -> tuple[set[str], bool]:

@@ -54,25 +54,25 @@ def redact(text: str, findings: Iterable[Finding]) -> Redacted:
     parts: list[str] = []
     kinds: list[str] = []
     at = 0
-    for found in merge(findings, len(text)):
-        parts += [text[at : found.start], f"[redacted: {found.kind}]"]
-        kinds.append(found.kind)
-        at = found.end
+    for finding in merge(findings, len(text)):
+        parts += [text[at : finding.start], f"[redacted: {finding.kind}]"]
+        kinds.append(finding.kind)
+        at = finding.end
     return Redacted("".join([*parts, text[at:]]), tuple(kinds))
 
 
 def merge(findings: Iterable[Finding], length: int) -> list[Finding]:
     """Return the findings in order, limited to a text of this length, with overlapping findings merged."""
     merged: list[Finding] = []
-    for found in sorted(findings, key=lambda one: (one.start, -one.end)):
-        start, end = max(0, found.start), min(length, found.end)
+    for finding in sorted(findings, key=lambda entry: (entry.start, -entry.end)):
+        start, end = max(0, finding.start), min(length, finding.end)
         if end <= start:
             continue
         if merged and start < merged[-1].end:
             last = merged[-1]
             merged[-1] = Finding(last.start, max(last.end, end), last.kind)
         else:
-            merged.append(Finding(start, end, found.kind))
+            merged.append(Finding(start, end, finding.kind))
     return merged
 
 
@@ -129,11 +129,13 @@ class TextStream:
         is_last = not self._window or self._due > self._length  # no other window precedes the end
         before = self._out - self._begin  # characters already released
         text = window.text[before:]
-        merged = merge((Finding(one.start - before, one.end - before, one.kind) for one in findings), len(text))
+        merged = merge(
+            (Finding(finding.start - before, finding.end - before, finding.kind) for finding in findings), len(text)
+        )
         size, held = len(text), ""
         if not is_last:
             size = _word_start(text, max(0, len(text) - self._window))
-            straddling = next((one for one in merged if one.start < size < one.end), None)
+            straddling = next((finding for finding in merged if finding.start < size < finding.end), None)
             if straddling is not None:
                 size, held = straddling.start, straddling.kind
             self._due += STRIDE

@@ -65,11 +65,12 @@ def find_in_catalog(name: str, models: Mapping[str, CatalogModel] | None = None)
 
     Raises NotFound (CONFIG_MODEL_NOT_FOUND), which lists similar names, if there is no such model.
     """
-    known = catalog() if models is None else models
-    if name in known:
-        return known[name]
+    entries = catalog() if models is None else models
+    if name in entries:
+        return entries[name]
     raise NotFound(
-        f"the catalog has no model {name!r}: {_suggestion(name, sorted(known))}", code=ErrorCode.CONFIG_MODEL_NOT_FOUND
+        f"the catalog has no model {name!r}: {_suggestion(name, sorted(entries))}",
+        code=ErrorCode.CONFIG_MODEL_NOT_FOUND,
     )
 
 

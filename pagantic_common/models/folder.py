@@ -128,12 +128,12 @@ class ModelFolder:
 
     def check_free(self, name: str, sha256: str) -> None:
         """Raise Conflict if the name is taken by other content, or by a file not known to hold this content."""
-        known, file = self.find(name), self.file_of(name)
-        if known is None and file.is_file() and sha256_of(file) != sha256:
+        model, file = self.find(name), self.file_of(name)
+        if model is None and file.is_file() and sha256_of(file) != sha256:
             raise Conflict(f"{str(file)!r} is there, and no pull has made it: give the model another name with --as")
-        if known is not None and known.sha256 != sha256:
+        if model is not None and model.sha256 != sha256:
             raise Conflict(
-                f"{name!r} was pulled from {known.source} and has another content: give this one another name with "
+                f"{name!r} was pulled from {model.source} and has another content: give this one another name with "
                 f"--as, or delete that one with `pagantic rm {name}`"
             )
 

@@ -64,6 +64,6 @@ def models_folder(environment: Mapping[str, str] = os.environ) -> Path:
     It is PAGANTIC_MODELS_FOLDER or, if that is unset, `pulled` in the cache folder. Raises InvalidRequest if
     PAGANTIC_MODELS_FOLDER names an unknown user.
     """
-    if given := environment.get(FOLDER_VARIABLE):
-        return path_of(FOLDER_VARIABLE, given)
+    if folder := environment.get(FOLDER_VARIABLE):
+        return path_of(FOLDER_VARIABLE, folder)
     return cache_folder(environment).absolute() / "pulled"

@@ -301,10 +301,10 @@ def _logging_failures() -> Iterator[None]:
 
 def _spiffe_id_of_peer(context: Context) -> str:
     """Return the SPIFFE id in the peer's certificate, or an empty string unless there is exactly one."""
-    found = [value.decode() for value in context.auth_context().get(SPIFFE_ID_PROPERTY, ())]
-    if len(found) != 1:
+    ids = [value.decode() for value in context.auth_context().get(SPIFFE_ID_PROPERTY, ())]
+    if len(ids) != 1:
         return ""
-    return found[0]
+    return ids[0]
 
 
 def _check_readable(request: Any) -> None:

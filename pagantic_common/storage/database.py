@@ -46,16 +46,16 @@ def check_url(url: str, name: str) -> URL:
     Several servers may be named in libpq's form, `postgresql://a:5432,b:5432/name`.
     """
     try:
-        found = make_url(_hosts_as_options(url))
+        parsed_url = make_url(_hosts_as_options(url))
     except (ArgumentError, ValueError):
         raise InvalidRequest(f"{name}'s URL is not a database URL: sqlite:///PATH or postgresql://…") from None
-    match found.get_backend_name():
-        case "sqlite" if found.database in (None, "", ":memory:"):
+    match parsed_url.get_backend_name():
+        case "sqlite" if parsed_url.database in (None, "", ":memory:"):
             raise InvalidRequest(f"{name}'s URL does not name a file: sqlite:///PATH")
         case "sqlite":
-            return found.set(drivername="sqlite+pysqlite")
+            return parsed_url.set(drivername="sqlite+pysqlite")
         case "postgresql" | "postgres":
-            return found.set(drivername="postgresql+psycopg")
+            return parsed_url.set(drivername="postgresql+psycopg")
         case other:
             raise InvalidRequest(f"{name}'s URL is of {other!r}: it must be sqlite or postgresql")
 
@@ -64,10 +64,10 @@ def _hosts_as_options(url: str) -> str:
     """Return a URL with several hosts in the form that SQLAlchemy reads, with the hosts as options."""
     several = _SEVERAL_HOSTS.fullmatch(url)
     hosts = [_HOST.fullmatch(host) for host in several["hosts"].split(",")] if several else []
-    known = [host for host in hosts if host]
-    if several is None or len(known) < len(hosts):
+    matches = [host for host in hosts if host]
+    if several is None or len(matches) < len(hosts):
         return url
-    names, ports = (",".join(host[part] or "" for host in known) for part in ("name", "port"))
+    names, ports = (",".join(host[part] or "" for host in matches) for part in ("name", "port"))
     return f"{several['before']}{several['path']}?host={names}&port={ports}{several['options'].replace('?', '&', 1)}"
 
 

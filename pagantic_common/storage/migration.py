@@ -85,8 +85,8 @@ def _scripts_of(location: str) -> ScriptDirectory:
 
 def _find_missing(connection: Connection, schema: Schema) -> list[str]:
     """Return the tables and columns that the database lacks, sorted."""
-    found = inspect(connection).get_multi_columns()
-    columns = {name: {column["name"] for column in listed} for (_, name), listed in found.items()}
+    column_lists = inspect(connection).get_multi_columns()
+    columns = {name: {column["name"] for column in listed} for (_, name), listed in column_lists.items()}
     missing = [name for name in schema.tables.tables if name not in columns]
     for table in schema.tables.tables.values():
         there = columns.get(table.name, set(table.columns.keys()))

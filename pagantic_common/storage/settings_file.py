@@ -52,7 +52,7 @@ class SettingsFile:
 
     def line_of(self, name: str, value: str) -> int:
         """Return the line that sets a variable to this value, or 0 if there is no such line."""
-        lines = (one.line for one in self.settings if (one.name, one.value) == (name, value))
+        lines = (setting.line for setting in self.settings if (setting.name, setting.value) == (name, value))
         return next(lines, 0)
 
 
@@ -78,8 +78,8 @@ def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> P
 
     It is the file in PAGANTIC_SETTINGS_FILE, or else the file in the folder, or else the user's file.
     """
-    if given := environment.get(VARIABLE):
-        return None if given == NO_FILE else _named_file(given)
+    if setting := environment.get(VARIABLE):
+        return None if setting == NO_FILE else _named_file(setting)
     users = user_file(environment)
     places = [users] if folder is None else [folder / FILE_NAME, users]
     return next((path.absolute() for path in places if _is_there(path)), None)

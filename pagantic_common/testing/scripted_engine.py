@@ -108,10 +108,10 @@ class ScriptedEngine:
         if self._on_decode is not None:
             self._on_decode(slices)
         batch_tokens = sum(len(part.tokens) for part in slices)
-        most = self.max_batch_tokens
+        limit = self.max_batch_tokens
         if all(part.logit_rows <= 1 for part in slices):
-            most = self.max_prompt_batch_tokens
-        if not 0 < batch_tokens <= most:
+            limit = self.max_prompt_batch_tokens
+        if not 0 < batch_tokens <= limit:
             raise AssertionError(f"a batch of {batch_tokens} tokens")
         rows = [row for part in slices for row in self._append(part)]
         if self.kv_used_tokens > self.kv_capacity_tokens:

@@ -27,8 +27,8 @@ class RecordedSpans:
 
     def named(self, name: str) -> ReadableSpan:
         """Return the only span with this name."""
-        (found,) = (span for span in self.all() if span.name == name)
-        return found
+        (match,) = (span for span in self.all() if span.name == name)
+        return match
 
 
 @contextmanager

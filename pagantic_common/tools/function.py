@@ -130,5 +130,5 @@ def _safety_of(safety: ToolSafety | str) -> ToolSafety:
     try:
         return ToolSafety(safety)
     except ValueError:
-        known = ", ".join(ToolSafety)
-        raise InvalidRequest(f"safety is {safety!r}: it is one of {known}") from None
+        choices = ", ".join(ToolSafety)
+        raise InvalidRequest(f"safety is {safety!r}: it is one of {choices}") from None

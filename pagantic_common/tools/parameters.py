@@ -85,14 +85,14 @@ def _annotated_parameters(function: Callable[..., Any]) -> list[tuple[inspect.Pa
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise InvalidRequest(f"function {name!r} has an annotation that cannot be read: {error}") from None
-    found = []
+    pairs = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _NAMED:
             raise InvalidRequest(f"parameter {parameter.name!r} of {name!r} cannot be passed by its name")
         if parameter.name not in hints:
             raise InvalidRequest(f"parameter {parameter.name!r} of {name!r} has no annotation: models need its type")
-        found.append((parameter, hints[parameter.name]))
-    return found
+        pairs.append((parameter, hints[parameter.name]))
+    return pairs
 
 
 def _with_field(annotation: Any, field: Any) -> Any:

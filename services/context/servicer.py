@@ -143,9 +143,9 @@ class ContextServicer(pb_grpc.ContextServiceServicer):
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
         tenant, policy = current_principal().tenant, policy_from_proto(request.policy)
-        given = [chunk_from_proto(chunk) for chunk in request.chunks]
+        chunks = [chunk_from_proto(chunk) for chunk in request.chunks]
         built = await self._building.build(
-            tenant, request.query, policy, given, request.model, more_queries=request.more_queries
+            tenant, request.query, policy, chunks, request.model, more_queries=request.more_queries
         )
         return built_context_to_proto(built, is_fenced=policy.is_fenced)
 

@@ -86,8 +86,8 @@ def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
 
 def sampling_from_proto(sampling: generation_pb2.Sampling) -> Sampling:
     """Decode the sampling parameters. Unset fields get the defaults."""
-    given = {name: value for name in _SAMPLING_FIELDS if (value := value_if_set(sampling, name)) is not None}
-    return Sampling(**given, logit_bias=dict(sampling.logit_bias), given=frozenset(given))
+    fields = {name: value for name in _SAMPLING_FIELDS if (value := value_if_set(sampling, name)) is not None}
+    return Sampling(**fields, logit_bias=dict(sampling.logit_bias), given=frozenset(fields))
 
 
 def prompt_from_proto(

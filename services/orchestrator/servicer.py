@@ -258,9 +258,9 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListApprovalsResponse(approvals=encoded, next_page_token=page.next_token)
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
-        asked = self._decode(request.request)
-        await self._note("CreatePlan", asked)
-        plan = await self._executions.create_plan(asked.request, asked.size_bytes)
+        submission = self._decode(request.request)
+        await self._note("CreatePlan", submission)
+        plan = await self._executions.create_plan(submission.request, submission.size_bytes)
         return pb.CreatePlanResponse(plan=plan_to_proto(plan))
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
@@ -306,9 +306,9 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ListModelsResponse(models=map(model_info_to_proto, await self._models.list()))
 
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
-        running, most = self._models.running
+        running, max_executions = self._models.running
         encoded = [replica_to_proto(replica) for replica in await self._models.list_replicas()]
-        return pb.ListReplicasResponse(replicas=encoded, running_executions=running, max_executions=most)
+        return pb.ListReplicasResponse(replicas=encoded, running_executions=running, max_executions=max_executions)
 
     async def LoadModel(self, request: pb.LoadModelRequest, context: Context) -> pb.LoadModelResponse:
         await self._record("LoadModel", _model_named(request.model))

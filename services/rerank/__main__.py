@@ -41,8 +41,8 @@ def make_reranking(settings: RerankSettings, pools: InferencePools) -> Reranking
         LikelihoodScorer(models, options),
         JudgeScorer(models, options),
     ]
-    taken = [scorer.info.name for scorer in built_in]
-    custom = load_scorers(settings.custom_scorers, taken)
+    reserved_names = [scorer.info.name for scorer in built_in]
+    custom = load_scorers(settings.custom_scorers, reserved_names)
     return Reranking([*built_in, *custom], embedding, settings.default_scorers)
 
 

@@ -97,9 +97,9 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         return pb.ListToolsResponse(tools=[self._encoded(tool) for tool in tools])
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
-        found = await self._search.search(request.query, request.names, request.limit)
+        matches = await self._search.search(request.query, request.names, request.limit)
         return pb.SearchToolsResponse(
-            tools=[pb.FoundTool(tool=self._encoded(one.tool), score=one.score) for one in found]
+            tools=[pb.FoundTool(tool=self._encoded(match.tool), score=match.score) for match in matches]
         )
 
     async def ExecuteTool(self, request: pb.ExecuteToolRequest, context: Context) -> pb.ExecuteToolResponse:

@@ -278,13 +278,13 @@ def unwinding() -> Generator[None, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    taken = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
+    signals = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in signals:
         signal.signal(number, _leave)
     try:
         yield
     finally:
-        for number in taken:
+        for number in signals:
             signal.signal(number, signal.SIG_DFL)
 
 

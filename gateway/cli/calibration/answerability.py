@@ -129,26 +129,26 @@ def _label_of(value: dict[str, Any]) -> _Label | None:
 
 
 def _report(examples: Sequence[Example], *, as_json: bool) -> None:
-    found = fit_calibration(examples)
+    calibration = fit_calibration(examples)
     area = area_under_curve(examples)
     figures = {
         "questions": len(examples),
         "answerable": sum(is_answerable for _, is_answerable in examples),
         "brier_before": brier_score(Calibration().judge(examples)),
-        "brier_after": brier_score(found.judge(examples)),
+        "brier_after": brier_score(calibration.judge(examples)),
         "area_under_curve": area,
-        "slope": found.slope,
-        "intercept": found.intercept,
+        "slope": calibration.slope,
+        "intercept": calibration.intercept,
     }
-    _note_doubts(len(examples), found, area)
+    _note_doubts(len(examples), calibration, area)
     if as_json:
         say_json(dump_json(figures))
         return
     say(f"{count_of(len(examples), 'question')}, {figures['answerable']} answerable")
     say(f"Brier score: {figures['brier_before']:.3f} before, {figures['brier_after']:.3f} after (on these questions)")
     _say_area(area)
-    say(f"slope: {found.slope:.4f}")
-    say(f"intercept: {found.intercept:.4f}")
+    say(f"slope: {calibration.slope:.4f}")
+    say(f"intercept: {calibration.intercept:.4f}")
 
 
 def _note_doubts(count: int, found: Calibration, area: float | None) -> None:

@@ -98,15 +98,15 @@ def fit(
 
 def _label_of(value: dict[str, Any]) -> _Labelled | None:
     """Return a label, or None if the object is not a label."""
-    text, asked, label = str(value.get("input", "")), str(value.get("question", "")), value.get("label")
-    if not (text.strip() and asked.strip()):
+    text, question, label = str(value.get("input", "")), str(value.get("question", "")), value.get("label")
+    if not (text.strip() and question.strip()):
         return None
     if isinstance(label, bool):
-        return _Labelled(text, predicate(asked), ("true", "false"), int(not label))
+        return _Labelled(text, predicate(question), ("true", "false"), int(not label))
     for name, make in (("options", choice), ("levels", score)):
         answers = value.get(name)
-        if isinstance(answers, list) and label in answers and all(isinstance(one, str) for one in answers):
-            return _Labelled(text, make(asked, answers), tuple(answers), answers.index(label))
+        if isinstance(answers, list) and label in answers and all(isinstance(answer, str) for answer in answers):
+            return _Labelled(text, make(question, answers), tuple(answers), answers.index(label))
     return None
 
 
@@ -132,8 +132,8 @@ def _ask(client: Client, part: Sequence[_Labelled], model: str) -> tuple[str, li
         if event.HasField("completed"):
             response = event.completed.response
     check_response(response)
-    found = zip(part, response.decisions, strict=True)
-    return served, [JudgedQuestion(label.answers, logprobs_of(decision), label.right) for label, decision in found]
+    pairs = zip(part, response.decisions, strict=True)
+    return served, [JudgedQuestion(label.answers, logprobs_of(decision), label.right) for label, decision in pairs]
 
 
 def _by_input(labelled: Sequence[_Labelled]) -> Iterator[Sequence[_Labelled]]:
@@ -162,9 +162,9 @@ def calibrated(model: str, judged: Sequence[JudgedQuestion], fit: Fit = fit_cali
 
 def _examples_of(judged: Sequence[JudgedQuestion]) -> Mapping[str, list[Example]]:
     examples: dict[str, list[Example]] = defaultdict(list)
-    for one in judged:
-        for index, odds in enumerate(one_against_rest(one.logprobs)):
-            examples[one.answers[index]].append((odds, index == one.right))
+    for question in judged:
+        for index, odds in enumerate(one_against_rest(question.logprobs)):
+            examples[question.answers[index]].append((odds, index == question.right))
     return examples
 
 
@@ -179,11 +179,11 @@ def _write(path: Path, calibration: LabelCalibration) -> None:
 def figures_of(judged: Sequence[JudgedQuestion], calibration: LabelCalibration | None) -> dict[str, float | None]:
     """Return figures for the quality of all answers' probabilities, as the model returned them or as calibrated."""
     pairs = []
-    for one in judged:
-        shares = shares_of(one.logprobs)
+    for question in judged:
+        shares = shares_of(question.logprobs)
         if calibration is not None:
-            shares = calibration.shares_of(one.answers, one.logprobs)
-        pairs += [(share, index == one.right) for index, share in enumerate(shares)]
+            shares = calibration.shares_of(question.answers, question.logprobs)
+        pairs += [(share, index == question.right) for index, share in enumerate(shares)]
     return {
         "brier": brier_score(pairs),
         "calibration_error": expected_calibration_error(pairs),

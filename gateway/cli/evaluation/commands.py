@@ -117,7 +117,7 @@ def run(
     from gateway.evaluation.suite import requests
 
     with reporting_errors():
-        asked = asking.Asked(
+        evaluation_request = asking.Asked(
             suite=suite,
             filters=from_executions or (),
             limit=limit,
@@ -131,7 +131,9 @@ def run(
         )
         shown = _shown(html, as_json=as_json, min_score=min_score, max_regression=max_regression)
         base = reports.find(folder, baseline) if baseline else None
-        reports.report(work.evaluate(asked), shown, base, is_gated=bool(baseline or min_score or max_regression))
+        reports.report(
+            work.evaluate(evaluation_request), shown, base, is_gated=bool(baseline or min_score or max_regression)
+        )
 
 
 @evaluations.command(cls=PlainCommand)

@@ -135,11 +135,11 @@ def unload_model(
 
 
 def _show_catalog(*, as_json: bool) -> None:
-    known = list(catalog().values())
+    catalog_models = list(catalog().values())
     if as_json:
-        say(json.dumps({"models": [model.model_dump(mode="json") for model in known]}, indent=2))
+        say(json.dumps({"models": [model.model_dump(mode="json") for model in catalog_models]}, indent=2))
         return
-    show(catalog_table(known))
+    show(catalog_table(catalog_models))
 
 
 def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListModelsResponse | None:

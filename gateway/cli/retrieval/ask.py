@@ -83,11 +83,11 @@ def ask(
     """Answer from a collection, with quotes."""
     with reporting_errors():
         check_retriever(retriever)
-        asked = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
+        hints = options.options_of(options.request_id_of(request_id), max_tokens, temperature, seed, model=model)
         if min_probability is None and (slope is not None or intercept is not None):
             raise UsageError("--slope and --intercept calibrate the probability: give --min-probability, too")
         words = options.read_text(question)
-    with reporting_errors(asked["request_id"]), Client(address, timeout_s=timeout, patience_s=0) as client:
+    with reporting_errors(hints["request_id"]), Client(address, timeout_s=timeout, patience_s=0) as client:
         if retriever == AUTO:
             retriever = find_retriever(client, collection, hyde=hyde)
         request = ask_request(
@@ -101,7 +101,7 @@ def ask(
             min_probability=min_probability,
             slope=slope,
             intercept=intercept,
-            **asked,
+            **hints,
         )
         note_request_id(request)
         if as_json:

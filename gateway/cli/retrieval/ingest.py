@@ -59,7 +59,7 @@ def ingest(
         except OSError as error:
             raise UsageError(f"cannot read {error.filename!r}: {reason_of(error)}") from None
     if as_json:
-        failures = [json_format.MessageToDict(one, preserving_proto_field_name=True) for one in ingested.failed]
+        failures = [json_format.MessageToDict(failure, preserving_proto_field_name=True) for failure in ingested.failed]
         counts = json_format.MessageToDict(ingested.summary, preserving_proto_field_name=True)
         say_json(dump_json({**counts, "failures": failures}))
     else:
@@ -74,10 +74,10 @@ async def _upload(context: ContextCalls, collection: str, files: Sequence[Path],
 
 
 def _say_summary(collection: str, summary: file_pb2.FilesSummary, failed: Sequence[file_pb2.FileResult]) -> None:
-    for one in failed:
-        code = error_code_from_proto(one.error.code)
-        reason = f"{code.value}: {one.error.message}" if code is not None else one.error.message
-        note(f"{one.source}: {reason}")
+    for failure in failed:
+        code = error_code_from_proto(failure.error.code)
+        reason = f"{code.value}: {failure.error.message}" if code is not None else failure.error.message
+        note(f"{failure.source}: {reason}")
     kept = summary.collection
     parts = f"{summary.added} added, {summary.replaced} replaced, {summary.unchanged} unchanged"
     if failed:

@@ -113,11 +113,11 @@ def _find_engine(areas: Sequence[dict[str, Any]]) -> inference_service_pb2.Descr
 
 def check_python(version: tuple[int, ...]) -> Check:
     """Check the interpreter's version."""
-    found = ".".join(map(str, version))
+    installed_version = ".".join(map(str, version))
     if version >= MIN_PYTHON:
-        return Check("python", found)
+        return Check("python", installed_version)
     needed = ".".join(map(str, MIN_PYTHON))
-    return Check("python", found, f"install Python {needed} or newer, then `make setup`")
+    return Check("python", installed_version, f"install Python {needed} or newer, then `make setup`")
 
 
 def check_settings() -> Check:
@@ -126,13 +126,13 @@ def check_settings() -> Check:
         file = read_settings()
     except SettingsFileError as error:
         return Check("settings", "; ".join(str(error).splitlines()), "correct the lines that are named")
-    found = "no settings file; defaults, and variables of the environment"
+    summary = "no settings file; defaults, and variables of the environment"
     if file is not None:
         count = len(file.settings)
-        found = f"{file.path} with {count} {'setting' if count == 1 else 'settings'}"
+        summary = f"{file.path} with {count} {'setting' if count == 1 else 'settings'}"
     if has_services() and (problems := find_wrong_settings()):
-        return Check("settings", f"{found}: {'; '.join(problems)}", "correct what is named")
-    return Check("settings", found)
+        return Check("settings", f"{summary}: {'; '.join(problems)}", "correct what is named")
+    return Check("settings", summary)
 
 
 def check_engine() -> Check:
@@ -157,10 +157,10 @@ def check_model() -> Check:
         if path == NO_MODEL:
             return Check("model", f"none of its own: {MODEL_VARIABLE} is none")
         try:
-            found = Path(model_file(path))
+            file = Path(model_file(path))
         except ValueError as error:
             return Check("model", path, str(error))
-        if found.is_file():
+        if file.is_file():
             return Check("model", path)
         return Check("model", path, f"{MODEL_VARIABLE} names no file: change it, or unset it")
     if bundled := _bundled_model():
@@ -197,9 +197,9 @@ def check_service(area: dict[str, Any]) -> Check:
     if health:
         return Check(name, f"{health} on {address}", f"wait, or read {state_folder(os.environ) / 'logs' / name}.log")
     if _is_listened_on(find_target(address, os.environ).address):
-        found = f"what listens on {address} answers no health check"
+        detail = f"what listens on {address} answers no health check"
         return Check(
-            name, found, f"set PAGANTIC_TLS as the service has it, stop it, or set PAGANTIC_{name.upper()}_PORT"
+            name, detail, f"set PAGANTIC_TLS as the service has it, stop it, or set PAGANTIC_{name.upper()}_PORT"
         )
     if not has_services():
         return Check(name, f"nothing listens on {address}", reaching_step())
@@ -207,12 +207,12 @@ def check_service(area: dict[str, Any]) -> Check:
 
 
 def _check_http(area: dict[str, Any]) -> Check:
-    found = f"{area['health']} on http://{area['address']}"
+    detail = f"{area['health']} on http://{area['address']}"
     if area["health"] == "SERVING":
         return Check(HTTP, f"serving on http://{area['address']}")
     if area["state"] == "DOWN":
-        return Check(HTTP, found, "run `pagantic up`")
-    return Check(HTTP, found, f"wait, or read {state_folder(os.environ) / 'logs' / HTTP}.log")
+        return Check(HTTP, detail, "run `pagantic up`")
+    return Check(HTTP, detail, f"wait, or read {state_folder(os.environ) / 'logs' / HTTP}.log")
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:

@@ -43,9 +43,16 @@ def list_approvals(
         print_json(orchestrator_service_pb2.ListApprovalsResponse(approvals=waiting))
         return
     table = list_table(("request", "call", "tool", "arguments", "why", "waits until"))
-    for one in waiting:
-        until = f"{one.expires_at.ToDatetime(UTC).astimezone():%H:%M:%S}"
-        names = (one.request_id, one.tool_call_id, one.tool_name, plain_json(one.arguments_json), one.reason, until)
+    for approval in waiting:
+        until = f"{approval.expires_at.ToDatetime(UTC).astimezone():%H:%M:%S}"
+        names = (
+            approval.request_id,
+            approval.tool_call_id,
+            approval.tool_name,
+            plain_json(approval.arguments_json),
+            approval.reason,
+            until,
+        )
         table.add_row(*map(cell, names))
     show(table)
 

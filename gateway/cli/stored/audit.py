@@ -97,7 +97,9 @@ def _print_verified(chains: _Chains, problems: Sequence[Problem]) -> None:
     verified = {
         "records": chains.count,
         "heads": [_head_text(record) for record in chains.last.values()],
-        "problems": [{"owner": one.owner, "position": one.position, "what": one.what} for one in problems],
+        "problems": [
+            {"owner": problem.owner, "position": problem.position, "what": problem.what} for problem in problems
+        ],
     }
     say_json(dump_json(verified))
 
@@ -178,7 +180,7 @@ def _head_text(record: AuditRecord) -> str:
 
 
 def _head_of(text: str) -> tuple[tuple[str, int], str]:
-    found = _HEAD.fullmatch(text)
-    if found is None:
+    match = _HEAD.fullmatch(text)
+    if match is None:
         raise UsageError(f"--head {text[:80]!r}: use a line that `pagantic audit verify` printed")
-    return (found["owner"], int(found["position"])), found["digest"]
+    return (match["owner"], int(match["position"])), match["digest"]

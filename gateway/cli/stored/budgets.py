@@ -61,8 +61,8 @@ def list_budgets(
 ) -> None:
     """List all budgets."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        found = client.list_budgets()
-    _print(found, as_json=as_json)
+        all_budgets = client.list_budgets()
+    _print(all_budgets, as_json=as_json)
 
 
 @budgets.command("show", cls=PlainCommand)
@@ -74,8 +74,8 @@ def show_budget(
 ) -> None:
     """Show the budgets to which your work is charged: yours and your tenant's."""
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        found = client.budgets()
-    _print(found, as_json=as_json)
+        own_budgets = client.budgets()
+    _print(own_budgets, as_json=as_json)
 
 
 def _print(budgets_: list[budget_pb2.Budget], *, as_json: bool) -> None:
@@ -100,16 +100,16 @@ def _show(budgets_: list[budget_pb2.Budget]) -> None:
 
 
 def _period_of(text: str) -> budget_pb2.BudgetPeriod.ValueType:
-    known = {name.removeprefix(_PREFIX).lower(): number for name, number in budget_pb2.BudgetPeriod.items() if number}
-    if text.lower() not in known:
-        raise UsageError(f"--per {text!r}: use one of {', '.join(known)}")
-    return known[text.lower()]
+    periods = {name.removeprefix(_PREFIX).lower(): number for name, number in budget_pb2.BudgetPeriod.items() if number}
+    if text.lower() not in periods:
+        raise UsageError(f"--per {text!r}: use one of {', '.join(periods)}")
+    return periods[text.lower()]
 
 
 def _tokens_of(text: str) -> int | None:
     if not text:
         return None
-    found = _TOKENS.fullmatch(text)
-    if found is None:
+    match = _TOKENS.fullmatch(text)
+    if match is None:
         raise UsageError(f"--tokens {text!r}: use a number, or one with k or M, such as 500k")
-    return int(found[1]) * _FACTORS[found[2].lower()]
+    return int(match[1]) * _FACTORS[match[2].lower()]

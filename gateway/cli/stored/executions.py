@@ -179,19 +179,19 @@ def usage(
 def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:
     if not name:
         return execution_pb2.LIFECYCLE_STATE_UNSPECIFIED
-    known = {state_name(value): value for value in execution_pb2.LifecycleState.values() if value}
-    if name.upper() not in known:
-        raise UsageError(f"--state {name!r}: use one of {', '.join(known)}")
-    return known[name.upper()]
+    states = {state_name(value): value for value in execution_pb2.LifecycleState.values() if value}
+    if name.upper() not in states:
+        raise UsageError(f"--state {name!r}: use one of {', '.join(states)}")
+    return states[name.upper()]
 
 
 def _mode_of(name: str) -> execution_pb2.Mode.ValueType:
     if not name:
         return execution_pb2.MODE_UNSPECIFIED
-    known = {mode_name(value): value for value in execution_pb2.Mode.values() if value}
-    if name.upper() not in known:
-        raise UsageError(f"--mode {name!r}: use one of {', '.join(known)}")
-    return known[name.upper()]
+    modes = {mode_name(value): value for value in execution_pb2.Mode.values() if value}
+    if name.upper() not in modes:
+        raise UsageError(f"--mode {name!r}: use one of {', '.join(modes)}")
+    return modes[name.upper()]
 
 
 def _models_of(events: Iterable[event_pb2.ExecutionEvent]) -> list[str]:

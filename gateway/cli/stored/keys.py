@@ -56,9 +56,9 @@ def create_key(
 ) -> None:
     """Create a key and print its text, which is shown only now."""
     with reporting_errors():
-        wanted, lifetime_s = _scopes_of(scopes), _seconds_of(expires)
+        key_scopes, lifetime_s = _scopes_of(scopes), _seconds_of(expires)
         with Client(address, timeout_s=timeout) as client:
-            key, text = client.create_key(subject, wanted, tenant=tenant, lifetime_s=lifetime_s)
+            key, text = client.create_key(subject, key_scopes, tenant=tenant, lifetime_s=lifetime_s)
     if as_json:
         print_json(orchestrator_service_pb2.CreateKeyResponse(key=key, text=text))
         return
@@ -105,20 +105,20 @@ def revoke_key(
 
 
 def _scopes_of(text: str) -> list[key_pb2.KeyScope.ValueType]:
-    known = {name.removeprefix(_PREFIX).lower(): number for name, number in key_pb2.KeyScope.items() if number}
+    scopes = {name.removeprefix(_PREFIX).lower(): number for name, number in key_pb2.KeyScope.items() if number}
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
-    if not names or not known.keys() >= set(names):
-        raise UsageError(f"--scopes {text!r}: name some of {', '.join(known)}, with commas between")
-    return [known[name] for name in names]
+    if not names or not scopes.keys() >= set(names):
+        raise UsageError(f"--scopes {text!r}: name some of {', '.join(scopes)}, with commas between")
+    return [scopes[name] for name in names]
 
 
 def _seconds_of(text: str) -> float | None:
     if not text:
         return None
-    found = _LIFETIME.fullmatch(text)
-    if found is None:
+    match = _LIFETIME.fullmatch(text)
+    if match is None:
         raise UsageError(f"--expires {text!r}: use a number and d, h or m, such as 90d")
-    return float(int(found[1]) * _SECONDS[found[2]])
+    return float(int(match[1]) * _SECONDS[match[2]])
 
 
 def _names_of(key: key_pb2.Key) -> str:

@@ -51,12 +51,12 @@ def replay(
         _list_steps(request_id, timeout, address, as_json=as_json)
         return
     tools = execution_pb2.REPLAY_TOOLS_LIVE if live_tools else execution_pb2.REPLAY_TOOLS_RECORDED
-    asked = execution_pb2.Replay(request_id=request_id, from_step=fork, tools=tools)
+    replay_request = execution_pb2.Replay(request_id=request_id, from_step=fork, tools=tools)
     with reporting_errors(request_id):
         changes = _read_changes(change)
         new_id = options.request_id_of(replay_id)
         with Client(address, timeout_s=timeout) as client:
-            request = _request_of(client.get_execution(request_id), changes, new_id, asked)
+            request = _request_of(client.get_execution(request_id), changes, new_id, replay_request)
     with reporting_errors(new_id), Client(address, timeout_s=timeout, patience_s=0) as client:
         note_request_id(request)
         answer_quietly(client, request)

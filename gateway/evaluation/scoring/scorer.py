@@ -76,10 +76,10 @@ class Subject:
         return self._chunks
 
     def _chunks_of_plan(self) -> Sequence[chunk_pb2.Chunk]:
-        found: Sequence[chunk_pb2.Chunk] = ()
+        chunks: Sequence[chunk_pb2.Chunk] = ()
         for result in self.answer.response.step_results:
-            found = result.output.context.chunks or found
-        return found
+            chunks = result.output.context.chunks or chunks
+        return chunks
 
     async def _retrieve(self) -> Sequence[chunk_pb2.Chunk]:
         if not self.request.HasField("context"):

@@ -42,15 +42,15 @@ class Exact(ExpectingScorer):
 
     async def score(self, subject: Subject) -> Score:
         """Compare the answer with the expected text or value."""
-        expected, found = subject.expectation.expected, self.found(subject.answer)
+        expected, actual = subject.expectation.expected, self.found(subject.answer)
         if not isinstance(expected, str):
             if not self.pointer:
-                found = subject.answer.value
-            return _yes_or_no(same_json(found, expected), found)
-        texts = [expected.strip(), text_of(found).strip()]
+                actual = subject.answer.value
+            return _yes_or_no(same_json(actual, expected), actual)
+        texts = [expected.strip(), text_of(actual).strip()]
         if self.ignore_case:
             texts = [text.casefold() for text in texts]
-        return _yes_or_no(found is not MISSING and texts[0] == texts[1], found)
+        return _yes_or_no(actual is not MISSING and texts[0] == texts[1], actual)
 
 
 class Label(ExpectingScorer):
@@ -76,10 +76,10 @@ class Label(ExpectingScorer):
         named = self._labels.findall(text_of(self.found(subject.answer)))
         if not named:
             return Score(0.0, "the answer names no label")
-        found = named[-1]
+        label = named[-1]
         if self.which == "first":
-            found = named[0]
-        return _yes_or_no(found.casefold() == str(subject.expectation.expected).casefold(), found)
+            label = named[0]
+        return _yes_or_no(label.casefold() == str(subject.expectation.expected).casefold(), label)
 
     @cached_property
     def _labels(self) -> re.Pattern[str]:
@@ -119,14 +119,14 @@ class Regex(TextScorer):
 
     async def score(self, subject: Subject) -> Score:
         """Search the answer in time that is linear in its length."""
-        found = self.found(subject.answer)
-        if found is MISSING:
-            return _yes_or_no(is_right=False, found=found)
+        value = self.found(subject.answer)
+        if value is MISSING:
+            return _yes_or_no(is_right=False, found=value)
         expression = _compile(self.pattern or str(subject.expectation.expected))
         search = expression.search
         if self.full:
             search = expression.fullmatch
-        return _yes_or_no((search(text_of(found)) is not None) is not self.absent, found)
+        return _yes_or_no((search(text_of(value)) is not None) is not self.absent, value)
 
 
 class Numeric(ExpectingScorer):
@@ -148,11 +148,11 @@ class Numeric(ExpectingScorer):
 
     async def score(self, subject: Subject) -> Score:
         """Compare the numbers."""
-        expected, found = self._number_in(subject.expectation.expected), self._number_in(self.found(subject.answer))
-        if expected is None or found is None:
+        expected, actual = self._number_in(subject.expectation.expected), self._number_in(self.found(subject.answer))
+        if expected is None or actual is None:
             return Score(0.0, "the answer has no number")
-        is_close = math.isclose(expected, found, rel_tol=self.relative_tolerance, abs_tol=self.tolerance)
-        return _yes_or_no(is_close, found)
+        is_close = math.isclose(expected, actual, rel_tol=self.relative_tolerance, abs_tol=self.tolerance)
+        return _yes_or_no(is_close, actual)
 
     def _number_in(self, value: Any) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -34,7 +34,7 @@ class Trajectory(Scorer):
         note = f"called {', '.join(call.name for call in made) or 'nothing'}"
         if not expected:
             return Score(float(not made), note)
-        matches = [[self._is_match(wanted, call) for call in made] for wanted in expected]
+        matches = [[self._is_match(expected_call, call) for call in made] for expected_call in expected]
         return Score(_SHARES[self.match](matches), note)
 
     def _is_match(self, expected: ExpectedCall, made: ToolUse) -> bool:
@@ -69,8 +69,8 @@ def _ordered_share(matches: Matches) -> float:
 
 def _paired_share(matches: Matches) -> float:
     """Return the size of the largest matching as a share of the expected calls. Source: Kuhn's augmenting paths."""
-    taken: dict[int, int] = {}
-    count = sum(_augment(row, matches, taken, set()) for row in range(len(matches)))
+    pairing: dict[int, int] = {}
+    count = sum(_augment(row, matches, pairing, set()) for row in range(len(matches)))
     return count / len(matches)
 
 

@@ -81,8 +81,8 @@ class Case(Form):
     @property
     def key(self) -> str:
         """A hash of the input and expectations that pairs the results of two evaluations."""
-        asked = self.model_dump(mode="json", include={"input", "expected", "rubric", "tools", "relevant"})
-        return hash_of(asked)[:16]
+        content = self.model_dump(mode="json", include={"input", "expected", "rubric", "tools", "relevant"})
+        return hash_of(content)[:16]
 
 
 class Suite(Form):

@@ -37,8 +37,8 @@ async def read_executions(client: AsyncClient, metadata: Mapping[str, str], sess
         metadata=metadata, session_id=session_id, state=execution_pb2.LIFECYCLE_STATE_COMPLETE, limit=limit
     )
     recorded = Recorded()
-    for one in reversed(listed):
-        execution = await client.get_execution(one.request_id)
+    for entry in reversed(listed):
+        execution = await client.get_execution(entry.request_id)
         case = case_of(execution)
         if case is None:
             recorded.skipped += 1

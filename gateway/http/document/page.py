@@ -57,7 +57,7 @@ def _operation(
 ) -> Iterator[str]:
     place = f"<code><strong>{method.upper()}</strong> {escape(path)}</code>"
     yield f'<details id="{escape(operation["operationId"])}"><summary>{place} {escape(operation["summary"])}</summary>'
-    yield from _table("Parameter", [_parameter_row(one) for one in operation["parameters"]])
+    yield from _table("Parameter", [_parameter_row(parameter) for parameter in operation["parameters"]])
     if body := operation.get("requestBody"):
         yield from _table("Body", [_content_row(body)])
     rows = []

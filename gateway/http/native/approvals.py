@@ -48,13 +48,15 @@ def approval_operations() -> list[Operation]:
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List the tool calls that wait for a decision, the oldest first."""
     query = request.query_params
-    wanted = pb.ListApprovalsRequest(
+    page_request = pb.ListApprovalsRequest(
         request_id=query.get("request_id", ""),
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
         page_token=query.get("page_token", ""),
     )
-    page = await client.list_approvals_page(wanted)
-    return JSONResponse({"approvals": [plain(one) for one in page.approvals], "next_page_token": page.next_page_token})
+    page = await client.list_approvals_page(page_request)
+    return JSONResponse(
+        {"approvals": [plain(approval) for approval in page.approvals], "next_page_token": page.next_page_token}
+    )
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:

@@ -51,13 +51,13 @@ def collection_operations() -> list[Operation]:
 
 async def _list(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
     """List collections by name."""
-    return JSONResponse({"collections": [plain(one) for one in await client.list_collections()]})
+    return JSONResponse({"collections": [plain(collection) for collection in await client.list_collections()]})
 
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
     """Make an empty collection."""
-    wanted = read_message(read_object(body), pb.CreateCollectionRequest)
-    return JSONResponse(plain(await client.create_collection(wanted)))
+    create_request = read_message(read_object(body), pb.CreateCollectionRequest)
+    return JSONResponse(plain(await client.create_collection(create_request)))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
@@ -68,12 +68,12 @@ async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Find the chunks that fit a query best."""
-    wanted = read_message(read_object(body), pb.RetrieveRequest)
+    search_request = read_message(read_object(body), pb.RetrieveRequest)
     name = request.path_params["collection"]
-    if wanted.policy.collection not in ("", name):
+    if search_request.policy.collection not in ("", name):
         raise InvalidRequest("policy.collection is not that of the path: leave it out of the body")
-    wanted.policy.collection = name
-    return JSONResponse(plain(await client.search(wanted)))
+    search_request.policy.collection = name
+    return JSONResponse(plain(await client.search(search_request)))
 
 
 async def _ingest(client: AsyncClient, request: Request, upload: Upload) -> Answer:

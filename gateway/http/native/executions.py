@@ -30,11 +30,11 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Run a request; with `Accept: text/event-stream`, the answer is its events."""
-        asked = read_request(read_object(body), request.scope["request_id"], settings.call_s)
-        request.scope["request_id"] = asked.request_id
+        system_request = read_request(read_object(body), request.scope["request_id"], settings.call_s)
+        request.scope["request_id"] = system_request.request_id
         if _wants_events(request):
-            return stream_events(client.stream(asked), EventIds())
-        return JSONResponse(plain(await client.execute(asked)))
+            return stream_events(client.stream(system_request), EventIds())
+        return JSONResponse(plain(await client.execute(system_request)))
 
     execution = "/v1/executions/{request_id}"
     last_id = Parameter("last-event-id", {"type": "string"}, "The id of the last event that the client has.", "header")
@@ -87,7 +87,7 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     query = {name: value for name, value in request.query_params.items() if name in names and value}
     page = await client.list_executions_page(read_message(query, pb.ListExecutionsRequest, "the query"))
     return JSONResponse(
-        {"executions": [plain(one) for one in page.executions], "next_page_token": page.next_page_token}
+        {"executions": [plain(execution) for execution in page.executions], "next_page_token": page.next_page_token}
     )
 
 
@@ -139,11 +139,11 @@ async def stream_events(
 ) -> AsyncGenerator[str, None]:
     """Yield the events as server-sent events, the last of which is `completed`. Raises if the request did not run."""
     async with aclosing(merge_events([incoming], QUIET_S)) as events:
-        async for one in events:
-            if one is None:
+        async for item in events:
+            if item is None:
                 yield QUIET
                 continue
-            event = one[1]
+            event = item[1]
             if event_id := ids.number(event):
                 text = json_format.MessageToJson(event, preserving_proto_field_name=True, indent=None)
                 yield f"id: {event_id}\nevent: {event.WhichOneof('event')}\ndata: {text}\n\n"

@@ -57,24 +57,26 @@ def session_operations() -> list[Operation]:
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List stored conversations without their messages, the one used last first."""
     query = request.query_params
-    wanted = pb.ListSessionsRequest(
+    page_request = pb.ListSessionsRequest(
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),
         page_token=query.get("page_token", ""),
         state_key=query.get("state_key", ""),
     )
-    page = await client.list_sessions_page(wanted)
-    return JSONResponse({"sessions": [plain(one) for one in page.sessions], "next_page_token": page.next_page_token})
+    page = await client.list_sessions_page(page_request)
+    return JSONResponse(
+        {"sessions": [plain(session) for session in page.sessions], "next_page_token": page.next_page_token}
+    )
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """Get a stored conversation with its newest messages."""
     query = request.query_params
-    wanted = pb.GetSessionRequest(
+    page_request = pb.GetSessionRequest(
         session_id=request.path_params["session_id"],
         max_messages=read_count("max_messages", query.get("max_messages", ""), otherwise=0, most=MAX_MESSAGES),
         before_position=read_count("before_position", query.get("before_position", ""), otherwise=0, most=MAX_POSITION),
     )
-    return JSONResponse(plain(await client.get_session_page(wanted)))
+    return JSONResponse(plain(await client.get_session_page(page_request)))
 
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:

@@ -104,13 +104,13 @@ async def _events(
     """Yield the events of the answer. Raises PaganticError if a choice fails."""
     openings = [_event(chunk) for choice in choices for chunk in choice.first()]
     async with aclosing(merge_events([client.stream(request) for request in requests], QUIET_S)) as events:
-        async for one in events:
+        async for item in events:
             while openings:
                 yield openings.pop(0)
-            if one is None:
+            if item is None:
                 yield QUIET
                 continue
-            position, event = one
+            position, event = item
             for chunk in choices[position].of(event):
                 yield _event(chunk)
 

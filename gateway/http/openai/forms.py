@@ -206,8 +206,8 @@ def read_form(value: Any, kind: type[FormT]) -> FormT:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        found = max(error.errors(include_url=False, include_input=False), key=_precision_of)
-        raise InvalidRequest(f"{_place_of(found['loc'])}: {found['msg'].lower()}") from None
+        detail = max(error.errors(include_url=False, include_input=False), key=_precision_of)
+        raise InvalidRequest(f"{_place_of(detail['loc'])}: {detail['msg'].lower()}") from None
 
 
 def require_model(value: Mapping[str, Any]) -> None:

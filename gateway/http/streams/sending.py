@@ -72,8 +72,8 @@ async def _texts_of(
     """Yield the text of a stream. An error of the execution is raised."""
     is_first = True
     async with aclosing(merge_events([incoming], QUIET_S)) as merged:
-        async for one in merged:
+        async for item in merged:
             if is_first:
                 is_first = False
                 yield encode(events.first())
-            yield quiet if one is None else encode(events.of(one[1]))
+            yield quiet if item is None else encode(events.of(item[1]))

@@ -63,14 +63,14 @@ class OptionsScreen(ModalScreen[Choices | None]):
                 yield Button("Cancel", id="cancel", compact=True)
 
     def _tools(self) -> ComposeResult:
-        known = self._offered.tools | {name: "" for name in self._choices.tools if name not in self._offered.tools}
-        if not known:
+        tools = self._offered.tools | {name: "" for name in self._choices.tools if name not in self._offered.tools}
+        if not tools:
             yield Plain("There are none.", classes="less")
             return
         yield SelectionList[str](
             *(
                 Selection(_tool_line(name, described), name, name in self._choices.tools)
-                for name, described in known.items()
+                for name, described in tools.items()
             ),
             id="tools",
             compact=True,

@@ -61,15 +61,15 @@ class GrowingText(Vertical):
             self._draw(part)
 
     def _draw(self, part: TextPart) -> None:
-        known, text, left_out = sum(map(len, self._blocks)), *shown_of(part)
-        if text[:known] != "".join(self._blocks):
+        drawn_length, text, left_out = sum(map(len, self._blocks)), *shown_of(part)
+        if text[:drawn_length] != "".join(self._blocks):
             self.query(".block").remove()
             self._blocks.clear()
-            known = 0
-        while length := first_block(text[known : known + 2 * BLOCK_CHARS + 1]):
-            self._add_block(text[known : known + length])
-            known += length
-        self._last.show(text[known:])
+            drawn_length = 0
+        while length := first_block(text[drawn_length : drawn_length + 2 * BLOCK_CHARS + 1]):
+            self._add_block(text[drawn_length : drawn_length + length])
+            drawn_length += length
+        self._last.show(text[drawn_length:])
         self._rest.display = left_out > 0
         if left_out:
             self._rest.show(f"… {left_out:,} more characters: `pagantic show` and the request's id print all")

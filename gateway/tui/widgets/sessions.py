@@ -46,17 +46,17 @@ class SessionsPane(OptionList):
         marked = self.highlighted_session if self.has_focus else None
         self._listed = listed
         self.clear_options()
-        self.add_options([Option(_prompt_of(one, is_current=one.session_id == current)) for one in listed])
+        self.add_options([Option(_prompt_of(session, is_current=session.session_id == current)) for session in listed])
         if not listed:
             self.add_option(Option(plain("none yet"), disabled=True))
         if has_more:
             self.add_option(Option(plain("older ones: `pagantic sessions list`"), disabled=True))
-        wanted = current
+        selected_id = current
         if marked is not None:
-            wanted = marked.session_id
-        ids = [one.session_id for one in listed]
-        if wanted in ids:
-            self.highlighted = ids.index(wanted)
+            selected_id = marked.session_id
+        ids = [session.session_id for session in listed]
+        if selected_id in ids:
+            self.highlighted = ids.index(selected_id)
         elif ids:
             self.highlighted = 0
 

@@ -148,10 +148,10 @@ async def _newest_execution(client: AsyncClient, session_id: str) -> execution_p
 async def _add_newest(client: AsyncClient, loaded: Conversation, newest: execution_pb2.Execution) -> None:
     """Add the newest execution to the last turn, or add a turn that follows it if it is still running."""
     if newest.state.current not in _ENDED:
-        said = "(The message comes with the end of its answer.)"
+        message = "(The message comes with the end of its answer.)"
         if newest.request.messages:
-            said = newest.request.messages[-1].content
-        loaded.turns.append(Turn(said, Answer(newest.request_id)))
+            message = newest.request.messages[-1].content
+        loaded.turns.append(Turn(message, Answer(newest.request_id)))
         loaded.is_running = True
         return
     if not loaded.turns or not _has_end_of(loaded.turns[-1], newest):

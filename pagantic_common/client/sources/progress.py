@@ -48,9 +48,9 @@ def ingested_bundle(summary: file_pb2.FilesSummary, failed: Sequence[file_pb2.Fi
         f"{len(failed)} failed; now {count_of(kept.document_count, 'document')}, {count_of(kept.chunk_count, 'chunk')}"
     )
     rows = [
-        f"<tr><td>{inline(one.source)}</td><td><strong>{error_code_name(one.error.code)}</strong></td>"
-        f"<td>{inline(one.error.message)}</td></tr>"
-        for one in failed[:_SHOWN_FAILURES]
+        f"<tr><td>{inline(failure.source)}</td><td><strong>{error_code_name(failure.error.code)}</strong></td>"
+        f"<td>{inline(failure.error.message)}</td></tr>"
+        for failure in failed[:_SHOWN_FAILURES]
     ]
     parts = [f'<div class="head">{inline(kept.name)}</div><div>{counts}</div>', table(rows)]
     if len(failed) > _SHOWN_FAILURES:

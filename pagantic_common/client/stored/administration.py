@@ -90,8 +90,8 @@ class Administration(OrchestratorCalls):
 
         Raises NotFound if neither exists. Needs a key with the scope USAGE.
         """
-        found = await self._call(self._stub().GetBudget, pb.GetBudgetRequest())
-        return [getattr(found, name) for name in ("caller_budget", "budget") if found.HasField(name)]
+        reply = await self._call(self._stub().GetBudget, pb.GetBudgetRequest())
+        return [getattr(reply, name) for name in ("caller_budget", "budget") if reply.HasField(name)]
 
     async def list_budgets(self) -> list[budget_pb2.Budget]:
         """Return the budgets of all tenants and callers, sorted by tenant."""

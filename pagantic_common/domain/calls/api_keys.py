@@ -66,10 +66,10 @@ def make_key(random_bytes: Callable[[int], bytes]) -> ApiKey:
 
 def parse_key(text: str) -> ApiKey | None:
     """Parse an API key. Returns None if the text is not a key."""
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         return None
-    key_id, secret, checksum = found.groups()
+    key_id, secret, checksum = match.groups()
     if checksum != _checksum(key_id, secret):
         return None
     return ApiKey(key_id, secret)

@@ -43,16 +43,16 @@ def find_boundaries(text: str) -> list[Boundary]:
     if not words:
         return []
     right = words[0][0]
-    found = [Boundary(0, 0, right, range(1), range(right - _attached_before(text, 0, right) + 1))]
+    boundaries = [Boundary(0, 0, right, range(1), range(right - _attached_before(text, 0, right) + 1))]
     for count, ((_, left), (right, _)) in enumerate(pairwise(words), 1):
         if is_without_spaces(text[words[count - 1][0]]) and is_without_spaces(text[right]):
-            found += _boundary_of_letters(text, count, left, right)
+            boundaries += _boundary_of_letters(text, count, left, right)
         else:
-            found += _boundary_with_space(text, count, left, right)
+            boundaries += _boundary_with_space(text, count, left, right)
     left, right = words[-1][1], len(text)
     ends = range(left + _attached_after(text, left, right), right + 1)
-    found.append(Boundary(len(words), left, right, ends, range(right, right + 1)))
-    return found
+    boundaries.append(Boundary(len(words), left, right, ends, range(right, right + 1)))
+    return boundaries
 
 
 def find_quote(quote: str, source: str) -> int:

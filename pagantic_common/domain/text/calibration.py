@@ -81,10 +81,10 @@ def _stepped(line: Calibration, points: Sequence[tuple[float, float]]) -> Calibr
     """Return the line after a step of Newton's method, or None if no step improves it."""
     slope, intercept, by_slope, by_both, by_intercept = 0.0, 0.0, RIDGE, 0.0, RIDGE
     for at, target in points:
-        found = line.probability_of(at)
-        slope += at * (found - target)
-        intercept += found - target
-        curvature = found * (1 - found)
+        probability = line.probability_of(at)
+        slope += at * (probability - target)
+        intercept += probability - target
+        curvature = probability * (1 - probability)
         by_slope += at * at * curvature
         by_both += at * curvature
         by_intercept += curvature

@@ -154,9 +154,9 @@ def _problem_of(quote: str, source: str, policy: CitationPolicy) -> str:
     """
     if quote not in source:
         return "must be copied without any change from"
-    words, known = len(split_words(quote)), len(split_words(source))
-    least = min(MIN_QUOTE_WORDS, known)
-    if not known or words < least:
+    words, source_words = len(split_words(quote)), len(split_words(source))
+    least = min(MIN_QUOTE_WORDS, source_words)
+    if not source_words or words < least:
         return f"must have at least {max(1, least)} words of"
     if find_quote(quote, source) < 0:
         return "must begin and end with whole words and numbers of"

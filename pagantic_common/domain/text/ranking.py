@@ -68,10 +68,10 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
     for order, scores, weight in legs:
         if not len(order):
             continue
-        found = scores[order] / 2  # the difference of two scores may overflow a double
-        lowest, highest = float(found.min()), float(found.max())
+        leg_scores = scores[order] / 2  # the difference of two scores may overflow a double
+        lowest, highest = float(leg_scores.min()), float(leg_scores.max())
         span = highest - lowest or 1.0
-        for position, score in zip(order.tolist(), found.tolist(), strict=True):
+        for position, score in zip(order.tolist(), leg_scores.tolist(), strict=True):
             scaled = (score - lowest) / span
             if highest == lowest:
                 scaled = 1.0
@@ -84,13 +84,13 @@ def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, flo
 
     A leg is an order, the scores of all positions, and its weight. A score below 0 counts as 0.
     """
-    found = np.unique(np.concatenate([order for order, _, _ in legs]))
-    fused = np.zeros(len(found))
+    positions = np.unique(np.concatenate([order for order, _, _ in legs]))
+    fused = np.zeros(len(positions))
     for _, scores, weight in legs:
         highest = scores.max(initial=0.0)
         if highest > 0:
-            fused += weight * np.maximum(scores[found], 0.0) / highest
-    return dict(zip(found.tolist(), fused.tolist(), strict=True))
+            fused += weight * np.maximum(scores[positions], 0.0) / highest
+    return dict(zip(positions.tolist(), fused.tolist(), strict=True))
 
 
 def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:

@@ -197,10 +197,10 @@ def _credentials_of(metadata: Metadata) -> str:
 
     Raises Unauthenticated if there are several, because a proxy may have checked a different header.
     """
-    found = [value for key, value in metadata if key == AUTHORIZATION_KEY]
-    if len(found) > 1:
-        raise Unauthenticated(f"the call has {len(found)} credentials: send one")
-    return str(next(iter(found), ""))
+    credentials = [value for key, value in metadata if key == AUTHORIZATION_KEY]
+    if len(credentials) > 1:
+        raise Unauthenticated(f"the call has {len(credentials)} credentials: send one")
+    return str(next(iter(credentials), ""))
 
 
 class _Watch:

@@ -28,10 +28,10 @@ class KnownTokens:
 
         The token must have been valid under the same `keys` object.
         """
-        known = self._known.get(credentials)
-        if known is None or known.keys is not keys or known.expires_at <= now_s:
+        entry = self._known.get(credentials)
+        if entry is None or entry.keys is not keys or entry.expires_at <= now_s:
             return None
-        return known.principal
+        return entry.principal
 
     def keep(self, credentials: str, keys: object, principal: Principal, expires_at: float) -> None:
         """Add a valid token."""

@@ -37,8 +37,8 @@ def gate_of(registrations: Sequence[Registration]) -> Gate:
     """Return the access rules for the methods of a server."""
     return Gate(
         {
-            f"{one.service_name}/{method}": Door(scope, one.guard)
-            for one in registrations
-            for method, scope in one.scopes.items()
+            f"{registration.service_name}/{method}": Door(scope, registration.guard)
+            for registration in registrations
+            for method, scope in registration.scopes.items()
         }
     )

@@ -188,8 +188,8 @@ def _principal_of(claims: dict[str, Any], credentials: str) -> Principal:
     tenant, scopes = claims["tenant"], str(claims["scope"]).split()
     if not isinstance(tenant, str) or not is_id(tenant):
         raise _refused("its tenant is not an id")
-    known = frozenset(Scope(scope) for scope in scopes if scope in set(Scope))
-    return Principal(tenant, ISSUER, PrincipalKind.SERVICE, known, tenant_token=credentials)
+    granted_scopes = frozenset(Scope(scope) for scope in scopes if scope in set(Scope))
+    return Principal(tenant, ISSUER, PrincipalKind.SERVICE, granted_scopes, tenant_token=credentials)
 
 
 def _refused(reason: str) -> Unauthenticated:

@@ -63,10 +63,10 @@ class WatchedFile(Generic[ContentT]):
 
     def _path_version(self) -> tuple[int, int, int]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError as error:
             raise self._unreadable(error) from None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
     def _read(self) -> ContentT:
         try:

@@ -31,7 +31,7 @@ class GrammarFolder:
         try:
             return self._texts[name]
         except KeyError:
-            known = ", ".join(self._texts) or "none"
+            names = ", ".join(self._texts) or "none"
             raise InvalidRequest(
-                f"no grammar is named {name!r}; configured: {known}", code=ErrorCode.CONFIG_GRAMMAR_NOT_FOUND
+                f"no grammar is named {name!r}; configured: {names}", code=ErrorCode.CONFIG_GRAMMAR_NOT_FOUND
             ) from None

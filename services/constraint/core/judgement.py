@@ -92,8 +92,8 @@ def with_verdict(enforcement: Enforcement, verdict: Verdict, duration_s: float) 
 
 def judge_messages(output: str, intent: str) -> tuple[Message, ...]:
     """Return the conversation that asks for a verdict."""
-    asked = f"Intent: {json.dumps(intent, ensure_ascii=False)}\nOutput: {json.dumps(output, ensure_ascii=False)}"
-    return (Message(Role.SYSTEM, content=_INSTRUCTIONS), Message(Role.USER, content=asked))
+    prompt = f"Intent: {json.dumps(intent, ensure_ascii=False)}\nOutput: {json.dumps(output, ensure_ascii=False)}"
+    return (Message(Role.SYSTEM, content=_INSTRUCTIONS), Message(Role.USER, content=prompt))
 
 
 def verdict_of(answer: str) -> Verdict:

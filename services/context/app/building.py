@@ -60,8 +60,8 @@ class ContextBuilding:
         await asyncio.to_thread(check_chunks, chunks)
         unembedded = 0
         if not chunks:
-            found = await self._retrieval.retrieve(tenant, query, policy, more_queries)
-            chunks, unembedded = found.chunks, found.unembedded_count
+            result = await self._retrieval.retrieve(tenant, query, policy, more_queries)
+            chunks, unembedded = result.chunks, result.unembedded_count
         kept, tokens = len(chunks), 0
         budget = policy.max_tokens or self._default_max_tokens
         if chunks and budget:

@@ -31,10 +31,10 @@ class Expanding:
     async def expand(self, found: Sequence[StoredChunk], expansion: Expansion) -> list[Chunk]:
         """Return the chunks, best first, each with its surrounding text. Windows that touch are merged."""
         if not expansion.neighbours and not expansion.has_section:
-            return [one.chunk for one in found]
+            return [stored_chunk.chunk for stored_chunk in found]
         windows: list[_Window] = []
-        for one in found:
-            window = await self._window_of(one, expansion)
+        for stored_chunk in found:
+            window = await self._window_of(stored_chunk, expansion)
             if window is not None:
                 _add(windows, window)
         spans = [(window.best.document_id, window.start, window.end) for window in windows]
@@ -87,9 +87,11 @@ def _is_section(one: StoredChunk, first: StoredChunk, last: StoredChunk) -> bool
 def _add(windows: list[_Window], window: _Window) -> None:
     """Add a window. Windows that it touches are merged into the best-ranked of them."""
     touching = [
-        known
-        for known in windows
-        if known.best.document_id == window.best.document_id and window.start <= known.end and known.start <= window.end
+        existing
+        for existing in windows
+        if existing.best.document_id == window.best.document_id
+        and window.start <= existing.end
+        and existing.start <= window.end
     ]
     if not touching:
         windows.append(window)

@@ -91,17 +91,17 @@ class Library:
         check_collection_name("collection", key.name)
         check_documents(documents, self._bounds)
         options = await self._options_of(key)
-        known = await self._store.find_digests(key, [document.source for document in documents])
-        changed = [document for document in documents if known.get(document.source) != document.digest]
+        digests = await self._store.find_digests(key, [document.source for document in documents])
+        changed = [document for document in documents if digests.get(document.source) != document.digest]
         counts = await self._words.count(options.embedding_model, [document.content for document in changed])
         split_documents = await asyncio.to_thread(self._split, changed, options.language, counts)
         replaced = {document.source for document in changed}
-        unchanged = {source: digest for source, digest in known.items() if source not in replaced}
+        unchanged = {source: digest for source, digest in digests.items() if source not in replaced}
         stored = await self._store.ingest(key, options, split_documents, unchanged)
         result = replace(
             stored,
             unchanged=stored.unchanged + len(documents) - len(changed),
-            split_chunk_count=sum(len(one.pieces) for one in split_documents),
+            split_chunk_count=sum(len(split_document.pieces) for split_document in split_documents),
         )
         log.info(
             "documents ingested",
@@ -121,9 +121,9 @@ class Library:
         return await self._store.delete_documents(key, [source for source in sources if NUL not in source])
 
     async def _options_of(self, key: CollectionKey) -> CollectionOptions:
-        found = await self._store.find_collection(key)
-        if found is not None:
-            return found.options
+        collection = await self._store.find_collection(key)
+        if collection is not None:
+            return collection.options
         return self._defaults.options(await self._default_model())
 
     async def _default_model(self) -> str:

@@ -84,14 +84,17 @@ class Retrieval:
         return list(await embed_ends(embedder, options.embedding_model, texts))
 
     async def _read(self, hits: Sequence[Hit], policy: RetrievalPolicy, score_kind: str) -> list[Chunk]:
-        stored = {one.id: one for one in await self._chunks.read_chunks([hit.chunk_id for hit in hits])}
+        stored = {
+            stored_chunk.id: stored_chunk
+            for stored_chunk in await self._chunks.read_chunks([hit.chunk_id for hit in hits])
+        }
         # A chunk may have been deleted since the index was read.
-        found: list[StoredChunk] = [
-            replace(one, chunk=replace(one.chunk, score=hit.score, score_kind=score_kind))
+        chunks: list[StoredChunk] = [
+            replace(stored_chunk, chunk=replace(stored_chunk.chunk, score=hit.score, score_kind=score_kind))
             for hit in hits
-            if (one := stored.get(hit.chunk_id)) is not None
+            if (stored_chunk := stored.get(hit.chunk_id)) is not None
         ]
-        return await self._expanding.expand(found, policy.expansion)
+        return await self._expanding.expand(chunks, policy.expansion)
 
 
 def within_reply(chunks: Iterable[Chunk], max_bytes: int = MAX_REPLY_BYTES) -> list[Chunk]:

@@ -71,16 +71,16 @@ class Verification:
             raise InvalidRequest(f"embedding_sample is {embedding_sample}: it must be -1 to {MAX_SAMPLE}")
         index = await self._indexes.open(key)
         report = VerificationReport()
-        wanted = max(0, embedding_sample or DEFAULT_SAMPLE)
-        stride = max(1, index.embedded_count // max(1, wanted))
+        sample_size = max(0, embedding_sample or DEFAULT_SAMPLE)
+        stride = max(1, index.embedded_count // max(1, sample_size))
         sample: list[_Sampled] = []
         seen: set[int] = set()
         async for document in self._store.read_documents(key):
             report.document_count += 1
             report.chunk_count += len(document.chunks)
             await asyncio.to_thread(_compare, document, index, report)
-            seen.update(one.stored.id for one in document.chunks)
-            sample += _sampled(document, stride)[: wanted - len(sample)]
+            seen.update(chunk.stored.id for chunk in document.chunks)
+            sample += _sampled(document, stride)[: sample_size - len(sample)]
         await self._compare_embeddings(sample, report)
         if orphans := await self._store.count_orphans(key):
             report.add(f"chunks without their document: {orphans}")
@@ -90,19 +90,19 @@ class Verification:
         return report
 
     async def _compare_embeddings(self, sample: Sequence[_Sampled], report: VerificationReport) -> None:
-        for one in sample:
-            embedder = PrefixedEmbedder(self._embedder, one.options.prefixes.document)
-            (again,) = await embed_beginnings(embedder, one.options.embedding_model, [one.content])
+        for entry in sample:
+            embedder = PrefixedEmbedder(self._embedder, entry.options.prefixes.document)
+            (again,) = await embed_beginnings(embedder, entry.options.embedding_model, [entry.content])
             report.embedding_count += 1
-            if len(again) != len(one.vector) or float(np.dot(again, one.vector)) < MIN_COSINE:
-                report.add(f"{one.name}: the embedding is not that of its text")
+            if len(again) != len(entry.vector) or float(np.dot(again, entry.vector)) < MIN_COSINE:
+                report.add(f"{entry.name}: the embedding is not that of its text")
 
 
 def _sampled(document: StoredDocument, stride: int) -> list[_Sampled]:
     return [
-        _Sampled(_name_of(document, one), one.stored.chunk.content, one.vector, document.options)
-        for one in document.chunks
-        if one.vector is not None and one.stored.id % stride == 0
+        _Sampled(_name_of(document, chunk), chunk.stored.chunk.content, chunk.vector, document.options)
+        for chunk in document.chunks
+        if chunk.vector is not None and chunk.stored.id % stride == 0
     ]
 
 
@@ -118,11 +118,11 @@ def _compare(document: StoredDocument, index: CollectionIndex, report: Verificat
         report.add(f"{name}: its digest is not that of its text and metadata")
     _compare_coverage(name, document, report)
     is_indexed = document.version[0] == index.version[0] and document.version[1] <= index.version[1]
-    for one in document.chunks:
-        for difference in _differences_of(one, document):
-            report.add(f"{_name_of(document, one)}: {difference}")
-        if is_indexed and not index.has_chunk(one.stored.id):
-            report.add(f"{_name_of(document, one)}: the index does not have it")
+    for chunk in document.chunks:
+        for difference in _differences_of(chunk, document):
+            report.add(f"{_name_of(document, chunk)}: {difference}")
+        if is_indexed and not index.has_chunk(chunk.stored.id):
+            report.add(f"{_name_of(document, chunk)}: the index does not have it")
 
 
 def _compare_coverage(name: str, document: StoredDocument, report: VerificationReport) -> None:
@@ -131,10 +131,10 @@ def _compare_coverage(name: str, document: StoredDocument, report: VerificationR
     if not document.chunks and text.strip():
         report.add(f"{name} has no chunks")
         return
-    positions = {one.stored.position for one in document.chunks}
+    positions = {chunk.stored.position for chunk in document.chunks}
     for position in sorted(set(range(max(positions, default=0))) - positions):
         report.add(f"{name}, chunk {position}: it is missing")
-    for start, end in uncovered(text, [_span_of(one) for one in document.chunks]):
+    for start, end in uncovered(text, [_span_of(chunk) for chunk in document.chunks]):
         report.add(f"{name}: its characters {start} to {end} are in no chunk")
 
 

@@ -30,22 +30,22 @@ class WordCounts:
         """Return the token counts of at least the words in the texts."""
         if not model:
             return await asyncio.to_thread(_estimated, texts)
-        known = self._known_of(model)
-        missing = await asyncio.to_thread(_missing, texts, known)
-        if len(known) + len(missing) > MAX_KNOWN_WORDS:
-            known = self._known[model] = {}
-            missing = await asyncio.to_thread(_missing, texts, known)
+        counts = self._known_of(model)
+        missing = await asyncio.to_thread(_missing, texts, counts)
+        if len(counts) + len(missing) > MAX_KNOWN_WORDS:
+            counts = self._known[model] = {}
+            missing = await asyncio.to_thread(_missing, texts, counts)
         for start in range(0, len(missing), WORDS_AT_ONCE):
             some = missing[start : start + WORDS_AT_ONCE]
-            known.update(zip(some, await self._counter.count(model, some), strict=True))
-        return known
+            counts.update(zip(some, await self._counter.count(model, some), strict=True))
+        return counts
 
     def _known_of(self, model: str) -> dict[str, int]:
-        known = self._known.setdefault(model, {})
+        counts = self._known.setdefault(model, {})
         self._known.move_to_end(model)
         if len(self._known) > MAX_MODELS:
             self._known.popitem(last=False)
-        return known
+        return counts
 
 
 def _estimated(texts: Sequence[str]) -> Mapping[str, int]:

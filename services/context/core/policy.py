@@ -77,8 +77,8 @@ class RetrievalPolicy:
     def check(self) -> None:
         """Raise InvalidRequest if the policy is invalid even without retrieval."""
         if self.retriever is None:
-            known = ", ".join(f"RETRIEVER_{retriever.name}" for retriever in Retriever)
-            raise InvalidRequest(f"policy.retriever is not known: use one of {known}")
+            choices = ", ".join(f"RETRIEVER_{retriever.name}" for retriever in Retriever)
+            raise InvalidRequest(f"policy.retriever is not known: use one of {choices}")
         if self.max_tokens < 0:
             raise InvalidRequest(f"policy.max_tokens is {self.max_tokens}: it must not be negative")
 
@@ -91,8 +91,8 @@ class RetrievalPolicy:
             raise InvalidRequest("query is empty")
         _check_more_queries(more_queries)
         if self.fusion is None:
-            known = ", ".join(f"FUSION_{fusion.name}" for fusion in Fusion)
-            raise InvalidRequest(f"policy.fusion is not known: use one of {known}")
+            choices = ", ".join(f"FUSION_{fusion.name}" for fusion in Fusion)
+            raise InvalidRequest(f"policy.fusion is not known: use one of {choices}")
         _check_fraction("policy.vector_weight", self.vector_weight)
         _check_fraction("policy.diversity", self.diversity)
         _check_fraction("policy.smoothing", self.smoothing, MAX_SMOOTHING)

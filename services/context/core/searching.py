@@ -73,14 +73,16 @@ def find_best(index: CollectionIndex, queries: Sequence[Query], policy: Retrieva
         allowed = index.allowed(compile_filter("policy.filter", policy.filter))
     count = _candidate_count(policy, limit, len(queries))
     answers = [_answer(index, query, policy, allowed, count) for query in queries]
-    found = answers[0]
+    ranking = answers[0]
     if len(answers) > 1:
-        found = _by_score(fuse_ranks([(answer.order, 1.0) for answer in answers]))
+        ranking = _by_score(fuse_ranks([(answer.order, 1.0) for answer in answers]))
     if policy.diversity:
-        vectors = index.vectors.vectors_at(found.order)
-        found = found.among(np.array(diversify(vectors, found.scores.tolist(), policy.diversity, limit), dtype=np.intp))
-    found = found.among(slice(limit))
-    return [Hit(*one) for one in zip(index.ids_at(found.order), found.scores.tolist(), strict=True)]
+        vectors = index.vectors.vectors_at(ranking.order)
+        ranking = ranking.among(
+            np.array(diversify(vectors, ranking.scores.tolist(), policy.diversity, limit), dtype=np.intp)
+        )
+    ranking = ranking.among(slice(limit))
+    return [Hit(*hit) for hit in zip(index.ids_at(ranking.order), ranking.scores.tolist(), strict=True)]
 
 
 def _candidate_count(policy: RetrievalPolicy, limit: int, query_count: int) -> int:
@@ -96,12 +98,12 @@ def _candidate_count(policy: RetrievalPolicy, limit: int, query_count: int) -> i
 
 def _answer(index: CollectionIndex, query: Query, policy: RetrievalPolicy, allowed: Mask, limit: int) -> _Ranked:
     """Return the results of a query that reach the policy's minimum score, without duplicate contents."""
-    found = _distinct(index, query, policy, allowed, limit)
+    ranking = _distinct(index, query, policy, allowed, limit)
     if policy.smoothing:
-        found = _smoothed(index, found, policy.smoothing)
+        ranking = _smoothed(index, ranking, policy.smoothing)
     if policy.min_score is not None:
-        found = found.among(found.scores >= policy.min_score)
-    return found
+        ranking = ranking.among(ranking.scores >= policy.min_score)
+    return ranking
 
 
 def _smoothed(index: CollectionIndex, found: _Ranked, weight: float) -> _Ranked:
@@ -118,10 +120,10 @@ def _distinct(index: CollectionIndex, query: Query, policy: RetrievalPolicy, all
     """Return at most `limit` positions without duplicate contents."""
     depth = limit
     while True:
-        found = _find(index, query, policy, allowed, depth)
-        _, first_places = np.unique(index.digests_at(found.order), return_index=True)
-        if len(first_places) >= limit or len(found.order) < depth:
-            return found.among(np.sort(first_places)[:limit])
+        ranking = _find(index, query, policy, allowed, depth)
+        _, first_places = np.unique(index.digests_at(ranking.order), return_index=True)
+        if len(first_places) >= limit or len(ranking.order) < depth:
+            return ranking.among(np.sort(first_places)[:limit])
         depth *= 4
 
 

@@ -224,15 +224,15 @@ class Submission:
 
     async def _bring_back(self, request: DecodeRequest, storage: BlockStorage) -> None:
         async with storage.turn(request.blocks.names[-1]) as has_turn:
-            wanted = self._wanted(request)
-            if not has_turn or wanted is None:  # another request may have restored the prompt meanwhile
+            first_block = self._wanted(request)
+            if not has_turn or first_block is None:  # another request may have restored the prompt meanwhile
                 return
             self.loop.check_capacity(request.tenant)
-            fetch = storage.fetch(request.blocks.names[: self._max_blocks], wanted, self._max_block_bytes)
+            fetch = storage.fetch(request.blocks.names[: self._max_blocks], first_block, self._max_block_bytes)
             if fetch is None:
                 return
             pieces = await self._result_of(fetch)
-            if len(pieces) > wanted and self.loop.adopt(request, pieces):
+            if len(pieces) > first_block and self.loop.adopt(request, pieces):
                 storage.counts.read_tokens += len(pieces) * BLOCK_TOKENS
 
     async def _result_of(self, fetch: Future[list[Cells]]) -> list[Cells]:

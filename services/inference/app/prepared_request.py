@@ -305,9 +305,9 @@ class RequestPreparer:
     def _max_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
         """Return the requested or default output limit. Raises InvalidRequest if the window has no room for it."""
         window = self._engine.model.context_window
-        left = window - prompt_tokens
-        if left >= max(1, max_tokens):
-            return max_tokens or min(DEFAULT_MAX_TOKENS, left)
+        remaining_tokens = window - prompt_tokens
+        if remaining_tokens >= max(1, max_tokens):
+            return max_tokens or min(DEFAULT_MAX_TOKENS, remaining_tokens)
         sizes, advice = f"{prompt_tokens} tokens", "shorten the prompt"
         if max_tokens:
             sizes, advice = f"{sizes} and max_tokens {max_tokens}", f"{advice} or lower max_tokens"

@@ -53,8 +53,8 @@ async def score_continuations(
     if not 1 <= len(continuations) <= MAX_CONTINUATIONS:
         raise InvalidRequest(f"{len(continuations)} continuations: there must be 1 to {MAX_CONTINUATIONS}")
     tokens = await generation.prompt_tokens(prompt)
-    given = await generation.preparation.tokenize_all(continuations)
-    branch = _Branch((), given, ContinuationTree(given))
+    continuation_tokens = await generation.preparation.tokenize_all(continuations)
+    branch = _Branch((), continuation_tokens, ContinuationTree(continuation_tokens))
     scores, usage = await _score(generation, tokens, [branch])
     return scores[0], usage
 
@@ -75,8 +75,8 @@ async def score_branches(
     tokens_of = dict(zip(texts, await generation.preparation.tokenize_all(texts), strict=True))
     prepared = []
     for branch, ending in zip(branches, endings, strict=True):
-        given = [tokens_of[text] for text in branch.continuations]
-        prepared.append(_Branch(ending[shared:], given, ContinuationTree(given)))
+        continuation_tokens = [tokens_of[text] for text in branch.continuations]
+        prepared.append(_Branch(ending[shared:], continuation_tokens, ContinuationTree(continuation_tokens)))
     return await _score(generation, tokens, prepared)
 
 
@@ -116,7 +116,9 @@ async def _score(
         context_tokens=longest,
         context_window=window,
     )
-    return [[branch.tree.logprobs_of(given) for given in branch.continuations] for branch in branches], usage
+    return [
+        [branch.tree.logprobs_of(continuation) for continuation in branch.continuations] for branch in branches
+    ], usage
 
 
 async def _read_all(generation: Generation, prompt: Sequence[int], branches: Sequence[_Branch]) -> int:

@@ -89,15 +89,15 @@ class TextQueue:
     def _take_fitting(self, request: _Pending, batch: list[Text]) -> None:
         """Move the request's texts that fit into the batch."""
         room = self._max_tokens - sum(len(text.tokens) for text in batch)
-        left = []
+        remaining_texts = []
         for text in request.texts:
             if len(text.tokens) <= room and len(batch) < self._max_texts:
                 batch.append(text)
                 room -= len(text.tokens)
                 request.taken_tokens += len(text.tokens)
             else:
-                left.append(text)
-        request.texts = left
+                remaining_texts.append(text)
+        request.texts = remaining_texts
 
     @staticmethod
     def _take_first(request: _Pending) -> Text:

@@ -55,9 +55,9 @@ def request_from_proto(request: pb.GenerateRequest) -> InferenceRequest:
 
 
 def _refuse_fields(message: Message, names: tuple[str, ...], place: str) -> None:
-    given = {field.name for field, _value in message.ListFields()}
+    set_fields = {field.name for field, _value in message.ListFields()}
     for name in names:
-        if name in given:
+        if name in set_fields:
             raise InvalidRequest(f"{place}{name} is set, which this service does not support: leave it out")
 
 

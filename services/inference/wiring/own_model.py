@@ -113,9 +113,9 @@ def _make_tuner(
     settings: InferenceSettings, file: TuningFile, measured: Tuning | None, models: Models, loader: ModelLoader
 ) -> Tuner:
     """Return the tuner for the model of MODEL_PATH. `measured` is the tuning of an earlier start."""
-    given = settings.given_tuning()
+    configured_tuning = settings.given_tuning()
     prober: ChildProber | None = ChildProber(file.machine, lambda: file.use_extra_bufts)
-    if note := _why_not_measured(settings, loader.specs[0].info.capabilities, given):
+    if note := _why_not_measured(settings, loader.specs[0].info.capabilities, configured_tuning):
         prober = measured = None
 
     def generations() -> list[Generation]:
@@ -131,7 +131,7 @@ def _make_tuner(
 
     return Tuner(
         untuned(file.machine.cores, is_on_gpu=bool(settings.gpu_layers)),
-        given=given,
+        given=configured_tuning,
         prober=prober,
         store=file,
         in_use=models.in_use,

@@ -46,7 +46,7 @@ class GrpcConstraint:
         else:
             request.schema_json = output.schema_json
         compiled = await self._peer.call_unary(self._stub.Compile, request)
-        unsupported = tuple(_place_of(one) for one in compiled.unsupported)
+        unsupported = tuple(_place_of(feature) for feature in compiled.unsupported)
         is_fully_enforced = not has_grammar and not unsupported
         return CompiledConstraint(compiled.engine_text, is_fully_enforced, unsupported)
 

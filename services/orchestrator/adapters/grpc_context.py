@@ -44,10 +44,10 @@ class GrpcContext:
         unembedded = 0
         if policy.scorer is not None:
             searched = replace(policy, min_score=None)  # min_score applies to the reranked score
-            found = await self._retrieve(query, searched, more_queries)
-            unembedded = found.unembedded_chunk_count
+            retrieval = await self._retrieve(query, searched, more_queries)
+            unembedded = retrieval.unembedded_chunk_count
             ranking = Ranking(policy.scorer, policy.min_score, policy.top_k, policy.ranking)
-            chunks = await self.rerank(query, _chunks_of(found), ranking)
+            chunks = await self.rerank(query, _chunks_of(retrieval), ranking)
             if not chunks:
                 return BuiltContext(None, unembedded_count=unembedded)
         request = context_service_pb2.BuildContextRequest(

@@ -47,7 +47,7 @@ class GrpcTools:
             reply = await self._peer.call_unary(self._stub.SearchTools, request)
         except Unsupported:  # a service of an earlier version
             return list(names)
-        return [found.tool.definition.name for found in reply.tools]
+        return [match.tool.definition.name for match in reply.tools]
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call and report its progress. If the tool itself fails, the record contains the failure."""

@@ -73,15 +73,15 @@ class PromptFolder:
 
     def render(self, template: TemplateCall, session: Mapping[str, str]) -> str:
         """Return the text of a template. Raises InvalidRequest (CONFIG_INVALID) if it cannot be rendered."""
-        found = self._templates.get(template.name)
-        if found is None:
-            known = ", ".join(sorted(self._templates)) or "none"
+        prompt_template = self._templates.get(template.name)
+        if prompt_template is None:
+            names = ", ".join(sorted(self._templates)) or "none"
             raise InvalidRequest(
-                f"prompt.template: no template is named {template.name!r}; configured: {known}",
+                f"prompt.template: no template is named {template.name!r}; configured: {names}",
                 code=ErrorCode.CONFIG_INVALID,
             )
         try:
-            return found.render(dict(template.variables), session)
+            return prompt_template.render(dict(template.variables), session)
         except PromptTemplateError as error:
             raise InvalidRequest(f"prompt.template {template.name!r}: {error}", code=ErrorCode.CONFIG_INVALID) from None
 
@@ -143,12 +143,12 @@ def read_experiments(path: Path | None, templates: Sequence[ConfiguredTemplate])
         return ()
     where = f"{EXPERIMENTS_FILE} {str(path)!r}"
     experiments = tuple(map(_experiment, read_json_file(path, _ExperimentsFile, EXPERIMENTS_FILE).experiments))
-    _check_names([one.name for one in experiments], f"{where}: experiments")
-    known = {template.name: template for template in templates}
+    _check_names([item.name for item in experiments], f"{where}: experiments")
+    templates_by_name = {template.name: template for template in templates}
     for experiment in experiments:
         place = f"{where}: experiment {experiment.name!r}"
-        _check_names([one.name for one in experiment.variants], f"{place}: variants")
-        if problem := next(_problems_of(experiment, known), ""):
+        _check_names([item.name for item in experiment.variants], f"{place}: variants")
+        if problem := next(_problems_of(experiment, templates_by_name), ""):
             raise InvalidRequest(f"{place}: {problem}")
     return experiments
 
@@ -172,9 +172,9 @@ def _problems_of_shares(shares: Sequence[float]) -> Iterator[str]:
 def _differences_of(prompts: Sequence[str], replaced: str, known: Mapping[str, ConfiguredTemplate]) -> Iterator[str]:
     """Yield an error for each prompt whose variables differ from those of the prompt that it replaces."""
     for name in prompts:
-        wanted, given = known[name].variables, known[replaced].variables
-        if set(wanted) != set(given):
-            yield f"prompt {name!r} has the variables {list(wanted)}, and {replaced!r} has {list(given)}"
+        variables, expected = known[name].variables, known[replaced].variables
+        if set(variables) != set(expected):
+            yield f"prompt {name!r} has the variables {list(variables)}, and {replaced!r} has {list(expected)}"
 
 
 def _check_names(names: list[str], where: str) -> None:
@@ -187,7 +187,8 @@ def _experiment(written: _Experiment) -> Experiment:
     return Experiment(
         name=written.name,
         variants=tuple(
-            Variant(one.name, one.share, one.model or "", one.prompt or "", one.temperature) for one in written.variants
+            Variant(variant.name, variant.share, variant.model or "", variant.prompt or "", variant.temperature)
+            for variant in written.variants
         ),
         modes=frozenset(conditions.modes),
         models=frozenset(conditions.models),

@@ -41,7 +41,7 @@ class Approvals:
         """
         now = self._clock.now()
         wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)
-        asked = Approval(
+        approval = Approval(
             key.request_id,
             call.id,
             call.name,
@@ -51,8 +51,8 @@ class Approvals:
             expires_at=now + timedelta(seconds=wait_s),
             spans=spans,
         )
-        stored = await self._store.ask_approval(key, asked)
-        return stored, stored is asked
+        stored = await self._store.ask_approval(key, approval)
+        return stored, stored is approval
 
     async def wait(self, key: ExecutionKey, approval: Approval) -> Approval:
         """Return an approval once it is decided or expired."""
@@ -84,12 +84,12 @@ class Approvals:
         require_id("tool_call_id", tool_call_id)
         _check_resolution(decision, arguments_json, reason)
         now = self._clock.now()
-        found = await self._store.get_approval(key, tool_call_id)
-        if found.has_expired(now):
+        pending_approval = await self._store.get_approval(key, tool_call_id)
+        if pending_approval.has_expired(now):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: the time for a decision is over")
-        wanted = Resolution(decision, now, subject, arguments_json, reason)
-        approval = await self._store.resolve_approval(key, tool_call_id, wanted)
-        if approval.resolution is None or not approval.resolution.agrees_with(wanted):
+        resolution = Resolution(decision, now, subject, arguments_json, reason)
+        approval = await self._store.resolve_approval(key, tool_call_id, resolution)
+        if approval.resolution is None or not approval.resolution.agrees_with(resolution):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: {_decision_of(approval)}")
         return approval
 

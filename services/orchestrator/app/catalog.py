@@ -39,7 +39,7 @@ class ToolCatalog:
             CallableTool(offered, self._policies.action_for(offered.definition))
             for offered in await self._tools.list_tools([])
         ]
-        return [one for one in listed if one.action is not ToolAction.DENY]
+        return [tool for tool in listed if tool.action is not ToolAction.DENY]
 
 
 class Templates:

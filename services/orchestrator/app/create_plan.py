@@ -66,15 +66,15 @@ async def _make_plan(request: Request, environment: Environment) -> Plan:
         return made_at(static_plan(request), now())
     if services.guards is not None and guards_request(services.guards.rules, request.tenant):
         raise Unsupported("guards read what the planner's model gets, in executions alone: send the request to Execute")
-    command, asked = await planner_command(services, request, environment.limits.plan_bounds)
+    command, planner_request = await planner_command(services, request, environment.limits.plan_bounds)
     inference = _Inference()
     try:
-        async with aclosing(services.inference.infer(command, asked.hints)) as pieces:
+        async with aclosing(services.inference.infer(command, planner_request.hints)) as pieces:
             async for piece in pieces:
                 inference.take(piece)
     finally:
         await asyncio.shield(asyncio.ensure_future(_count(request, inference.output, environment)))
-    return made_at(plan_of(request, asked, inference.output), now())
+    return made_at(plan_of(request, planner_request, inference.output), now())
 
 
 class _Inference:

@@ -80,12 +80,12 @@ class Executions:
 
         Raises the same errors as `stream`.
         """
-        found = await self._admission.find(submission)
-        with self._counted_beside(found, submission):
-            if isinstance(found, Execution):
-                with found.watched():
-                    return await found.recorder.broadcast.wait_end()
-            return await self._response_of(found)
+        execution = await self._admission.find(submission)
+        with self._counted_beside(execution, submission):
+            if isinstance(execution, Execution):
+                with execution.watched():
+                    return await execution.recorder.broadcast.wait_end()
+            return await self._response_of(execution)
 
     async def _response_of(self, record: ExecutionRecord) -> Response:
         async with aclosing(follow(record, self._environment, self._admission)) as events:
@@ -101,9 +101,9 @@ class Executions:
         malformed, Conflict if the id was used with another payload, Overloaded if too many executions run, and Aborted
         if another turn of the session runs and turns do not wait.
         """
-        found = await self._admission.find(submission)
-        with self._counted_beside(found, submission):
-            async with aclosing(self._events_of(found)) as events:
+        execution = await self._admission.find(submission)
+        with self._counted_beside(execution, submission):
+            async with aclosing(self._events_of(execution)) as events:
                 async for event in events:
                     yield event
 
@@ -121,10 +121,10 @@ class Executions:
             if record.is_interrupted:
                 running = await self._admission.resume(record)
         if running is not None:
-            found = running.recorder.broadcast.watch(after)
+            stream = running.recorder.broadcast.watch(after)
         else:
-            found = follow(record, self._environment, self._admission, after=after, watches=False)
-        async with aclosing(found) as events:
+            stream = follow(record, self._environment, self._admission, after=after, watches=False)
+        async with aclosing(stream) as events:
             async for event in events:
                 yield event
 

@@ -132,9 +132,9 @@ class Presence:
 
     async def _resume_unattended(self) -> None:
         try:
-            found = await self._journal.interrupted(with_plans=self._resumes_plans)
-            self._left_alone &= set(found)
-            for key in found:
+            keys = await self._journal.interrupted(with_plans=self._resumes_plans)
+            self._left_alone &= set(keys)
+            for key in keys:
                 if key not in self._left_alone and self._executions.registry.has_room_for_others:
                     await self._resume(key)
         except (Overloaded, Unavailable) as error:  # the next heartbeat tries again

@@ -122,5 +122,7 @@ def replay_from_proto(replay: execution_pb2.Replay) -> ReplayPolicy:
     tools = _REPLAY_TOOLS.from_proto(replay.tools)
     if tools is None and replay.tools != execution_pb2.REPLAY_TOOLS_UNSPECIFIED:
         raise InvalidRequest(f"replay.tools {replay.tools} is not known")
-    results = tuple(ChangedResult(one.tool_call_id, one.result, one.is_error) for one in replay.tool_results)
+    results = tuple(
+        ChangedResult(change.tool_call_id, change.result, change.is_error) for change in replay.tool_results
+    )
     return ReplayPolicy(replay.request_id, replay.from_step, results, tools or ReplayTools.RECORDED)

@@ -30,7 +30,7 @@ def state_from_proto(value: int) -> State | None:
     """Decode a state, or return None if it is unset. Raises InvalidRequest if the state is unknown."""
     state = _STATES.from_proto(value)
     if state is None and value != execution_pb2.LIFECYCLE_STATE_UNSPECIFIED:
-        raise InvalidRequest(f"there is no state {value}: use one of {', '.join(_PREFIX + one for one in State)}")
+        raise InvalidRequest(f"there is no state {value}: use one of {', '.join(_PREFIX + name for name in State)}")
     return state
 
 

@@ -170,20 +170,20 @@ def _value_from_proto(value: plan_pb2.StepInput | plan_pb2.StepOutput) -> Value 
     match kind:
         case "messages" if isinstance(value, plan_pb2.StepInput):
             messages = tuple(message_from_proto(message) for message in value.messages.messages)
-            found = Value(ValueKind.MESSAGES, messages=messages)
+            decoded_value = Value(ValueKind.MESSAGES, messages=messages)
         case "candidates":
-            found = _candidates_from_proto(value.candidates)
+            decoded_value = _candidates_from_proto(value.candidates)
         case "context":
-            found = _context_from_proto(value.context)
+            decoded_value = _context_from_proto(value.context)
         case "tool_results":
-            found = _results_from_proto(value.tool_results)
+            decoded_value = _results_from_proto(value.tool_results)
         case "raw_json":
-            found = Value(ValueKind.RAW_JSON, text=value.raw_json)
+            decoded_value = Value(ValueKind.RAW_JSON, text=value.raw_json)
         case "text" | "content":
-            found = Value(ValueKind.TEXT, text=str(getattr(value, kind)))
+            decoded_value = Value(ValueKind.TEXT, text=str(getattr(value, kind)))
         case _:
             return None
-    return found
+    return decoded_value
 
 
 def _set_input(encoded: plan_pb2.StepInput, value: Value) -> None:
@@ -197,13 +197,13 @@ def _set_value(encoded: plan_pb2.StepInput | plan_pb2.StepOutput, value: Value) 
     match value.kind:
         case ValueKind.CANDIDATES:
             encoded.candidates.SetInParent()
-            for one in value.proposals:
+            for proposal in value.proposals:
                 encoded.candidates.candidates.add(
-                    content=one.content,
-                    source=one.source,
-                    score=one.score,
-                    score_kind=one.score_kind,
-                    metadata_json=one.metadata_json,
+                    content=proposal.content,
+                    source=proposal.source,
+                    score=proposal.score,
+                    score_kind=proposal.score_kind,
+                    metadata_json=proposal.metadata_json,
                 )
         case ValueKind.CONTEXT:
             encoded.context.SetInParent()
@@ -224,7 +224,8 @@ def _set_value(encoded: plan_pb2.StepInput | plan_pb2.StepOutput, value: Value) 
 
 def _candidates_from_proto(candidates: plan_pb2.CandidateList) -> Value:
     proposals = tuple(
-        Proposal(one.content, one.source, one.score, one.score_kind, one.metadata_json) for one in candidates.candidates
+        Proposal(candidate.content, candidate.source, candidate.score, candidate.score_kind, candidate.metadata_json)
+        for candidate in candidates.candidates
     )
     return Value(ValueKind.CANDIDATES, proposals=proposals)
 
@@ -234,5 +235,7 @@ def _context_from_proto(context: plan_pb2.ContextIR) -> Value:
 
 
 def _results_from_proto(results: plan_pb2.ToolResultList) -> Value:
-    found = tuple(CallResult(one.call_id, one.name, one.content, one.is_error) for one in results.tool_results)
-    return Value(ValueKind.TOOL_RESULTS, results=found)
+    call_results = tuple(
+        CallResult(result.call_id, result.name, result.content, result.is_error) for result in results.tool_results
+    )
+    return Value(ValueKind.TOOL_RESULTS, results=call_results)

@@ -274,7 +274,7 @@ def _ranking_from_proto(rerank: policy_pb2.RerankPolicy) -> RankingOptions:
     if fusion is None and rerank.fusion != ranking_pb2.SCORE_FUSION_UNSPECIFIED:
         raise InvalidRequest(f"context.rerank.fusion {rerank.fusion} is not known")
     return RankingOptions(
-        tuple(WeightedScorer(one.scorer, optional(one, "weight"), one.model) for one in rerank.scorers),
+        tuple(WeightedScorer(entry.scorer, optional(entry, "weight"), entry.model) for entry in rerank.scorers),
         fusion or ScoreFusion.WEIGHTED,
         rerank.diversity,
         rerank.max_per_source,

@@ -52,10 +52,10 @@ def steps_to_proto(record: Record, page_token: str, page_bytes: int) -> pb.ListS
 
 
 def _all_steps(record: Record) -> Sequence[execution_pb2.ExecutionStep]:
-    answers = [_answer_to_proto(one) for one in record.answers]
+    answers = [_answer_to_proto(entry) for entry in record.answers]
     steps = [
-        execution_pb2.ExecutionStep(name=PLAN_STEP + one.result.name, step_result=result_to_proto(one.result))
-        for one in record.plan_steps
+        execution_pb2.ExecutionStep(name=PLAN_STEP + entry.result.name, step_result=result_to_proto(entry.result))
+        for entry in record.plan_steps
     ]
     return [*answers, *steps]
 
@@ -94,7 +94,7 @@ def _encode_inferred(inferred: Inferred) -> execution_pb2.ExecutionStep:
 
 def _encode_sampled(sampled: Sampled) -> execution_pb2.ExecutionStep:
     return execution_pb2.ExecutionStep(
-        candidates=[candidate_to_proto(one) for one in candidates_of(sampled.replicas, None)],
+        candidates=[candidate_to_proto(candidate) for candidate in candidates_of(sampled.replicas, None)],
         model=sampled.model,
         seed=sampled.seed,
         usage=usage_to_proto(sampled.usage),
@@ -102,16 +102,16 @@ def _encode_sampled(sampled: Sampled) -> execution_pb2.ExecutionStep:
 
 
 def _encode_tools(ran: ToolsRan) -> execution_pb2.ExecutionStep:
-    return execution_pb2.ExecutionStep(tool_calls_made=[tool_record_to_proto(one) for one in ran.records])
+    return execution_pb2.ExecutionStep(tool_calls_made=[tool_record_to_proto(record) for record in ran.records])
 
 
 def _encode_enforced(enforced: Enforced) -> execution_pb2.ExecutionStep:
-    found = enforced.enforcement
+    enforcement = enforced.enforcement
     return execution_pb2.ExecutionStep(
-        content=found.output,
-        stages=[stage_report_to_proto(stage) for stage in found.stages],
-        violations=[violation_to_proto(one) for one in found.violations],
-        usage=usage_to_proto(found.judge_usage),
+        content=enforcement.output,
+        stages=[stage_report_to_proto(stage) for stage in enforcement.stages],
+        violations=[violation_to_proto(violation) for violation in enforcement.violations],
+        usage=usage_to_proto(enforcement.judge_usage),
     )
 
 

@@ -64,14 +64,14 @@ async def _try_to_open(journal: SqlJournal) -> Unavailable | None:
 
 
 async def _wait_for(journal: SqlJournal, wait_s: float, reason: Unavailable | None) -> None:
-    started_s, said = time.monotonic(), ""
+    started_s, logged_reason = time.monotonic(), ""
     while reason is not None:
         waited_s = time.monotonic() - started_s
         if waited_s >= wait_s:
             raise WaitedTooLong(f"{reason} (waited {wait_s:g} s, JOURNAL_WAIT_S)", code=reason.code)
-        if said != str(reason):
-            said = str(reason)
-            log.warning("waiting for the journal's database", reason=said, waited_s=round(waited_s))
+        if logged_reason != str(reason):
+            logged_reason = str(reason)
+            log.warning("waiting for the journal's database", reason=logged_reason, waited_s=round(waited_s))
         await pause(RETRY_S)
         reason = await _try_to_open(journal)
     log.info("the journal's database answers", waited_s=round(time.monotonic() - started_s))

@@ -100,8 +100,8 @@ def _load(name: str, offered: dict[str, EntryPoint], taken: Sequence[str]) -> Sc
     if name in taken:
         raise InvalidRequest(f"{where}, which is a built-in scorer: give the entry point another name")
     if name not in offered:
-        known = ", ".join(sorted(offered)) or "none"
-        raise InvalidRequest(f"{where}, but the installed packages offer {known} in the group {ENTRY_POINT_GROUP!r}")
+        names = ", ".join(sorted(offered)) or "none"
+        raise InvalidRequest(f"{where}, but the installed packages offer {names} in the group {ENTRY_POINT_GROUP!r}")
     try:
         function = offered[name].load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything

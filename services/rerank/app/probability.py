@@ -38,11 +38,11 @@ def judge_messages(query: str, text: str) -> tuple[Message, ...]:
 
     The question comes first, so that the chunks of a request share the computation of everything before their texts.
     """
-    asked = (
+    prompt = (
         f"Question:\n\n{fenced(query)}\n\nPassage, {_FENCED}:\n\n{fenced(text)}\n\n"
         f"Does the passage answer the question? Answer {YES} or {NO}."
     )
-    return (Message(Role.USER, content=asked),)
+    return (Message(Role.USER, content=prompt),)
 
 
 def likelihood_of(logprob: float, token_count: int) -> float:
@@ -116,8 +116,8 @@ class LikelihoodScorer(ProbabilityScorer):
     )
 
     async def _score_text(self, model: str, query: str, text: str) -> float:
-        (found,) = await self._language_model.weigh(model, likelihood_messages(text), [query])
-        return likelihood_of(found.logprob, found.token_count)
+        (score,) = await self._language_model.weigh(model, likelihood_messages(text), [query])
+        return likelihood_of(score.logprob, score.token_count)
 
 
 class JudgeScorer(ProbabilityScorer):

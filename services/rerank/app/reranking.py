@@ -67,8 +67,8 @@ class Reranking:
     def _find(self, weighted: WeightedScorer) -> Scorer:
         scorer = self._scorers.get(weighted.name)
         if scorer is None:
-            known = ", ".join(map(repr, self._scorers))
-            raise InvalidRequest(f"scorer {weighted.name[:80]!r} is not known: use one of {known}")
+            choices = ", ".join(map(repr, self._scorers))
+            raise InvalidRequest(f"scorer {weighted.name[:80]!r} is not known: use one of {choices}")
         return scorer
 
     def _spreading_model(self, policy: RerankPolicy) -> str:

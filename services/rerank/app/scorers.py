@@ -84,8 +84,8 @@ class CrossEncoderScorer:
         scores: list[float | None] = [None] * len(chunks)
         for start in range(0, len(positions), TEXTS_OF_A_CALL):
             scored = positions[start : start + TEXTS_OF_A_CALL]
-            found = await self._score_some(model, query, [chunks[position].content for position in scored])
-            for position, score in zip(scored, found, strict=True):
+            batch_scores = await self._score_some(model, query, [chunks[position].content for position in scored])
+            for position, score in zip(scored, batch_scores, strict=True):
                 scores[position] = probability_of(score)
         return scores
 
@@ -110,8 +110,8 @@ class IndexScorer:
         """Return a score for each chunk, which is 0 if the chunk contains no term of the query."""
         texts = [chunk.content for chunk in chunks]
         # This runs in a thread, because a full request takes long enough to delay other requests.
-        found = await asyncio.to_thread(lambda: self._search(TextIndex(texts), query))
-        return [found.get(position, 0.0) for position in range(len(texts))]
+        scores = await asyncio.to_thread(lambda: self._search(TextIndex(texts), query))
+        return [scores.get(position, 0.0) for position in range(len(texts))]
 
 
 class RetrieverScorer:

@@ -67,8 +67,8 @@ class RerankPolicy:
             if value < 0:
                 raise InvalidRequest(f"{field} is {value}: it must not be negative")
         if self.fusion is None:
-            known = ", ".join(f"SCORE_FUSION_{fusion.name}" for fusion in Fusion)
-            raise InvalidRequest(f"fusion is not known: use one of {known}")
+            choices = ", ".join(f"SCORE_FUSION_{fusion.name}" for fusion in Fusion)
+            raise InvalidRequest(f"fusion is not known: use one of {choices}")
         if math.isnan(self.diversity) or not 0 <= self.diversity <= 1:
             raise InvalidRequest(f"diversity is {self.diversity}: it must be in [0, 1]")
         self._check_scorers()

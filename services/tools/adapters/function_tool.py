@@ -48,13 +48,13 @@ class FunctionToolAdapter:
         """
         context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report))
         try:
-            taken = self._tool.parameters.read(arguments)
+            values = self._tool.parameters.read(arguments)
         except pydantic.ValidationError as error:
             raise _refusal(error) from None
         if self._tool.parameters.context_name:
-            taken[self._tool.parameters.context_name] = context
+            values[self._tool.parameters.context_name] = context
         try:
-            return await self._call(taken)
+            return await self._call(values)
         except (SystemExit, KeyboardInterrupt) as error:
             raise _as_error(error) from error
         except asyncio.CancelledError as error:
@@ -120,9 +120,9 @@ def _as_error(error: BaseException) -> Exception:
 def _refusal(error: pydantic.ValidationError) -> InvalidArguments:
     """Return the error for invalid arguments, without the values that the caller sent."""
     problems = []
-    for one in error.errors(include_input=False, include_url=False, include_context=False):
-        name = name_of(one["loc"])
-        problems.append(ArgumentProblem(name, f"argument {name!r}: {one['msg']}"))
+    for detail in error.errors(include_input=False, include_url=False, include_context=False):
+        name = name_of(detail["loc"])
+        problems.append(ArgumentProblem(name, f"argument {name!r}: {detail['msg']}"))
     return InvalidArguments(*problems[:MAX_VIOLATIONS])
 
 

@@ -97,10 +97,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def _find_addresses(self, request: httpx2.Request, host: str, port: int) -> list[Address]:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise httpx2.ConnectError(f"host {host!r} is not found: {error.strerror}", request=request) from None
-        addresses = [ipaddress.ip_address(entry[4][0]) for entry in found[:_MAX_ADDRESSES]]
+        addresses = [ipaddress.ip_address(entry[4][0]) for entry in entries[:_MAX_ADDRESSES]]
         for address in addresses:
             if not self._bounds.hosts.has_address(host, port, address):
                 advice = f"add it to {self._bounds.hosts_setting}"

@@ -30,10 +30,10 @@ def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[T
     A tool that several modules or packages contain counts once. An installed package that cannot be loaded is logged
     and left out. Raises InvalidRequest (CONFIG_INVALID) if a module cannot be imported or has no tool.
     """
-    found = [function for number, name in enumerate(modules) for function in _functions_of(name, number)]
+    functions = [function for number, name in enumerate(modules) for function in _functions_of(name, number)]
     if is_installed_included:
-        found += _installed_functions()
-    return [FunctionToolAdapter(function) for function in {id(function): function for function in found}.values()]
+        functions += _installed_functions()
+    return [FunctionToolAdapter(function) for function in {id(function): function for function in functions}.values()]
 
 
 def load_hooks(names: Iterable[str]) -> list[ToolHook]:
@@ -50,8 +50,8 @@ def _hook_of(name: str, number: int) -> ToolHook:
     if not module_name:
         raise InvalidRequest(f"{where}: write package.module:object, or the path of a .py file before the colon")
     try:
-        found = getattr(_import(module_name, f"hooks_{number}"), attribute)
-        hook = found() if isinstance(found, type) else found
+        target = getattr(_import(module_name, f"hooks_{number}"), attribute)
+        hook = target() if isinstance(target, type) else target
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
         raise InvalidRequest(f"{where}, which cannot be imported: {_reason_of(error)}") from None
     if not isinstance(hook, ToolHook):

@@ -239,8 +239,8 @@ class Providers:
         }
         left_out |= self._registry.replace(offer.source, provided)
         log.info("tools offered", provider=name, tools=len(provided), left_out=len(left_out))
-        taken = self._registry.list_of(offer.source)
-        return Offered(offer.id, taken, left_out, self._limits.health_check_s, origin=offer.source)
+        offered_tools = self._registry.list_of(offer.source)
+        return Offered(offer.id, offered_tools, left_out, self._limits.health_check_s, origin=offer.source)
 
     def _close(self, offer: _Offer, reason: str) -> None:
         if self._offers.pop(offer.id, None) is None:

@@ -101,25 +101,25 @@ class ToolRegistry:
 
     def list_named(self, names: Iterable[str] = ()) -> list[Tool]:
         """Return the named tools, or all tools if no name is given, sorted by name. Raises NotFound."""
-        wanted = set(names) or self._tools.keys()
-        for name in sorted(wanted):
+        requested_names = set(names) or self._tools.keys()
+        for name in sorted(requested_names):
             if name not in self._tools:
                 raise NotFound(self.describe_unknown(name), code=ErrorCode.TOOL_NOT_FOUND)
-        return [self._tools[name] for name in sorted(wanted)]
+        return [self._tools[name] for name in sorted(requested_names)]
 
     def describe_unknown(self, name: str) -> str:
         """Return the message for an unknown name, which suggests similar names."""
         return f"no tool is named {name[:80]!r}: {self._suggest(name)}"
 
     def _suggest(self, name: str) -> str:
-        known = sorted(self._tools)
-        close = difflib.get_close_matches(name[:64], known, n=3, cutoff=0.5)
+        names = sorted(self._tools)
+        close = difflib.get_close_matches(name[:64], names, n=3, cutoff=0.5)
         if close:
             return f"did you mean {' or '.join(map(repr, close))}?"
-        if not known:
+        if not names:
             return "no tool is registered"
-        listed = [repr(other) for other in known[:_MAX_LISTED_NAMES]]
-        if len(known) > _MAX_LISTED_NAMES:
+        listed = [repr(other) for other in names[:_MAX_LISTED_NAMES]]
+        if len(names) > _MAX_LISTED_NAMES:
             listed.append("...")
         return f"registered are {', '.join(listed)}"
 
@@ -155,11 +155,14 @@ class ToolSearch:
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidRequest(f"limit is {limit}: it must be between 0 and {MAX_LIMIT}")
         await self._build()
-        wanted = frozenset(names)
-        found = await asyncio.to_thread(
-            self._index.search, query, lambda name: not wanted or name in wanted, limit or DEFAULT_LIMIT
+        requested_names = frozenset(names)
+        matches = await asyncio.to_thread(
+            self._index.search,
+            query,
+            lambda name: not requested_names or name in requested_names,
+            limit or DEFAULT_LIMIT,
         )
-        tools = ((self._registry.find(name), score) for name, score in found)
+        tools = ((self._registry.find(name), score) for name, score in matches)
         return [FoundTool(tool, score) for tool, score in tools if tool is not None]
 
     async def _build(self) -> None:

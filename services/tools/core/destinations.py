@@ -110,9 +110,9 @@ class Allowlist:
         """Raise ToolFailed if no entry covers the host."""
         if any(host.covers(destination) for host in self.hosts):
             return
-        known = ", ".join(map(str, self.hosts[:10]))
-        asked = AllowedHost(destination.scheme, destination.host[:100], destination.port)
-        raise ToolFailed(f"requests to {str(asked)!r} are not permitted: permitted are {known}")
+        permitted_hosts = ", ".join(map(str, self.hosts[:10]))
+        requested_host = AllowedHost(destination.scheme, destination.host[:100], destination.port)
+        raise ToolFailed(f"requests to {str(requested_host)!r} are not permitted: permitted are {permitted_hosts}")
 
     def check_addresses(self, destination: Destination, addresses: Iterable[Address]) -> None:
         """Raise ToolFailed unless every address of the host is public or named by an entry."""

@@ -27,9 +27,9 @@ class ToolIndex:
     def search(self, query: str, is_wanted: Callable[[str], bool], limit: int) -> list[tuple[str, float]]:
         """Return the names and scores of the best wanted tools, best first. Ties are sorted by name."""
         scores = self._index.bm25(_split_words(query))
-        found = [(self._names[position], score) for position, score in scores.items()]
-        wanted = (one for one in found if is_wanted(one[0]))
-        return sorted(wanted, key=lambda one: (-one[1], one[0]))[:limit]
+        scored_tools = [(self._names[position], score) for position, score in scores.items()]
+        matches = (entry for entry in scored_tools if is_wanted(entry[0]))
+        return sorted(matches, key=lambda entry: (-entry[1], entry[0]))[:limit]
 
 
 def _text_of(tool: ToolDefinition) -> str:

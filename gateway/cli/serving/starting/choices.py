@@ -44,21 +44,23 @@ class Choices:
 
     def settings(self) -> dict[str, str]:
         """Return the variables of the settings file."""
-        found = {"PAGANTIC_STATE": str(self.data)}
+        variables = {"PAGANTIC_STATE": str(self.data)}
         if self.model != BUNDLED:
-            found["PAGANTIC_INFERENCE_MODEL_PATH"] = self.model
+            variables["PAGANTIC_INFERENCE_MODEL_PATH"] = self.model
         if self.first_port != PORTS["orchestrator"]:
-            found |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in ports_from(self.first_port).items()}
-        found["PAGANTIC_SERVE_HTTP"] = "on" if self.http_port else "off"
+            variables |= {
+                f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in ports_from(self.first_port).items()
+            }
+        variables["PAGANTIC_SERVE_HTTP"] = "on" if self.http_port else "off"
         if self.http_port not in (0, HTTP_PORT):
-            found["PAGANTIC_HTTP_PORT"] = str(self.http_port)
+            variables["PAGANTIC_HTTP_PORT"] = str(self.http_port)
         if self.key_file is not None:
-            found["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
-            found["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
-            found["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
+            variables["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
+            variables["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
+            variables["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
             # Without this setting, the gateway would use its own key, the operator's, for callers without a key.
-            found["PAGANTIC_HTTP_AUTH"] = "keys"
-        return found
+            variables["PAGANTIC_HTTP_AUTH"] = "keys"
+        return variables
 
 
 _COMMENTS = {
@@ -159,8 +161,8 @@ def check_ports(first: int, own: Iterable[int]) -> int:
     """
     if not 1 <= first <= MAX_PORT + 1 - len(PORTS):
         raise UsageError(f"--first-port {first}: {len(PORTS)} ports from it on must be between 1 and {MAX_PORT}")
-    if taken := taken_ports(ports_from(first).values(), own):
-        raise UsageError(f"--first-port {first}: {_list(taken)} in use; {free_block(first, own)} would be free")
+    if busy_ports := taken_ports(ports_from(first).values(), own):
+        raise UsageError(f"--first-port {first}: {_list(busy_ports)} in use; {free_block(first, own)} would be free")
     return first
 
 

@@ -76,8 +76,8 @@ def init(
         if path.exists() and not force:
             raise UsageError(f"{path} is there: --force replaces it, and `pagantic doctor` checks it")
         asker = Asker(is_asking=not (yes or as_json) and sys.stdin is not None and sys.stdin.isatty())
-        given = Given(model, data, http, key, first_port, http_port)
-        settings, chosen = _settings_of(asker, given, address, key_file)
+        preset = Given(model, data, http, key, first_port, http_port)
+        settings, chosen = _settings_of(asker, preset, address, key_file)
         overridden = _overridden(settings)
         if chosen is not None:
             _make_state(chosen)

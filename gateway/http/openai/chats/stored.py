@@ -98,13 +98,13 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List stored chats."""
     query = request.query_params
     kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
-    ids = [{"id": ID_PREFIX + one.request_id} for one in reversed(kept) if _is_wanted(one, query)]
-    wanted = dict(query)
-    if after := wanted.get("after"):
-        wanted["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
-    page = page_of(ids, wanted, order="asc")
-    found = await asyncio.gather(*(_found_or_gone(client, one["id"]) for one in page["data"]))
-    return JSONResponse(page | {"data": [one for one in found if one is not None]})
+    ids = [{"id": ID_PREFIX + entry.request_id} for entry in reversed(kept) if _is_wanted(entry, query)]
+    page_query = dict(query)
+    if after := page_query.get("after"):
+        page_query["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
+    page = page_of(ids, page_query, order="asc")
+    chats = await asyncio.gather(*(_found_or_gone(client, entry["id"]) for entry in page["data"]))
+    return JSONResponse(page | {"data": [entry for entry in chats if entry is not None]})
 
 
 def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
@@ -113,8 +113,8 @@ def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
     echo = echo_of(execution)
     if query.get("model", echo["model"]) != echo["model"]:
         return False
-    wanted = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[") and name[-1] == "]"}
-    return bool(wanted.items() <= echo["metadata"].items())
+    metadata = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[") and name[-1] == "]"}
+    return bool(metadata.items() <= echo["metadata"].items())
 
 
 async def _found_or_gone(client: AsyncClient, completion_id: str) -> ChatCompletion | None:
@@ -165,7 +165,7 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
 async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> ChatCompletion:
     echo = echo_of(execution)
     others = (choice_id(execution.request_id, index) for index in range(1, echo["n"]))
-    choices = await asyncio.gather(*(client.get_execution(one) for one in others))
+    choices = await asyncio.gather(*(client.get_execution(execution_id) for execution_id in others))
     heading = Heading(ID_PREFIX + execution.request_id, echo["model"], echo["created"])
     responses = [execution.response, *(choice.response for choice in choices)]
     chat = completion_of(heading, responses, ())

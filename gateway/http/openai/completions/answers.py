@@ -166,7 +166,7 @@ def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> TextLogprobs |
 
 def _by_text(tokens: Iterable[generation_pb2.TokenLogprob]) -> dict[str, float]:
     """Return log-probabilities by text. If several tokens have the same text, the most probable counts."""
-    return {_text(one): one.logprob for one in sorted(tokens, key=lambda one: one.logprob)}
+    return {_text(token): token.logprob for token in sorted(tokens, key=lambda token: token.logprob)}
 
 
 def _offsets(tokens: Iterable[generation_pb2.TokenLogprob]) -> Iterator[int]:

@@ -34,11 +34,11 @@ def completion_operations(settings: HttpSettings) -> list[Operation]:
         value = read_object(body)
         require_model(value)
         form = read_form(value, CompletionForm)
-        asked = completion_requests_of(form, settings.alias_of(form.model), settings.call_s)
-        request_id = request.scope["request_id"] = asked[0].request_id or request.scope["request_id"]
-        requests = _choices_of(form, asked, request_id)
+        prompt_requests = completion_requests_of(form, settings.alias_of(form.model), settings.call_s)
+        request_id = request.scope["request_id"] = prompt_requests[0].request_id or request.scope["request_id"]
+        requests = _choices_of(form, prompt_requests, request_id)
         heading = Heading(ID_PREFIX + request_id, form.model or "default", int(time.time()))
-        echoes = [one.text_prompt if form.echo else "" for one in requests]
+        echoes = [choice_request.text_prompt if form.echo else "" for choice_request in requests]
         head = ContinuationHead(heading, echoes, form.ignored)
         if not form.stream:
             return JSONResponse(head.whole(await execute_all(client, requests)))
@@ -65,7 +65,7 @@ def _choices_of(
     """Return a request for each choice, in the order of the prompts."""
     count = form.choices_per_prompt
     return [
-        as_choice(one, request_id, place * count + number, number)
-        for place, one in enumerate(asked)
+        as_choice(request, request_id, place * count + number, number)
+        for place, request in enumerate(asked)
         for number in range(count)
     ]

@@ -140,9 +140,9 @@ def decision_operations(settings: HttpSettings) -> list[Operation]:
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer questions about an input."""
         form = read_form(read_object(body), DecisionForm)
-        asked = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
-        take_request_id(asked, request)
-        return JSONResponse(decision_of(form, raise_for_error(await client.execute(asked))))
+        system_request = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
+        take_request_id(system_request, request)
+        return JSONResponse(decision_of(form, raise_for_error(await client.execute(system_request))))
 
     return [Operation(OPENAI, "POST /v1/decisions", decide, "decide", DecisionForm, DecisionList)]
 

@@ -84,8 +84,10 @@ def moderation_operations(settings: HttpSettings) -> list[Operation]:
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Judge whether texts may be harmful."""
         form = read_form(read_object(body), ModerationForm)
-        asked = moderation_requests_of(form, settings, request.scope["request_id"])
-        responses = await run_all([_execute(client, one) for one in asked], at_once=JUDGED_AT_ONCE)
+        system_requests = moderation_requests_of(form, settings, request.scope["request_id"])
+        responses = await run_all(
+            [_execute(client, system_request) for system_request in system_requests], at_once=JUDGED_AT_ONCE
+        )
         return JSONResponse(moderation_of(form, settings.moderation_threshold, responses))
 
     return [Operation(OPENAI, "POST /v1/moderations", judge, "moderate", ModerationForm, ModerationReport)]
@@ -121,8 +123,8 @@ def texts_of(given: str | Sequence[str | ModerationPart]) -> list[str]:
     """Return the texts to judge, joining the parts of an input into one text. Raises InvalidRequest for an image."""
     if isinstance(given, str):
         return [_checked("input", given)]
-    texts = [_checked(f"input[{index}]", one) for index, one in enumerate(given) if isinstance(one, str)]
-    parts = [_text_of(one, f"input[{index}]") for index, one in enumerate(given) if isinstance(one, ModerationPart)]
+    texts = [_checked(f"input[{index}]", item) for index, item in enumerate(given) if isinstance(item, str)]
+    parts = [_text_of(item, f"input[{index}]") for index, item in enumerate(given) if isinstance(item, ModerationPart)]
     return texts or [_checked("input", "\n\n".join(parts))]
 
 

@@ -70,11 +70,11 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
         form = read_form({"input": "", **fields}, ResponseForm)
         earlier = await _earlier_messages(client, form)
-        asked = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
+        system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
-            del asked.messages[-1]  # The empty message is a placeholder for an input that was not sent.
-        messages, tools = await prompt_of(client, asked), await tools_of(client, asked)
-        counted = await client.count_tokens(messages=messages, tools=tools, model=asked.hints.model)
+            del system_request.messages[-1]  # The empty message is a placeholder for an input that was not sent.
+        messages, tools = await prompt_of(client, system_request), await tools_of(client, system_request)
+        counted = await client.count_tokens(messages=messages, tools=tools, model=system_request.hints.model)
         tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted.chat_tokens}
         return JSONResponse(tokens)
 

@@ -44,9 +44,9 @@ def system_request_of(
         request.session_id = form.conversation_id
         request.mode = execution_pb2.MODE_CHAT  # The only mode that keeps a conversation.
     if not stored:
-        said = [*earlier, *request.messages]
+        messages = [*earlier, *request.messages]
         request.ClearField("messages")
-        request.messages.extend(said)
+        request.messages.extend(messages)
     request.background = bool(form.background)
     return request
 

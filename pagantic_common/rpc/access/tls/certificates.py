@@ -67,9 +67,9 @@ class CertificateFiles:
     def current(self) -> Certificates:
         """Return the certificates. The result is the same object until the certificates change."""
         with self._lock:
-            found = self._contents()
-            if found != self._read:
-                self._read = found
+            contents = self._contents()
+            if contents != self._read:
+                self._read = contents
                 self._replace()
             return self._current
 

@@ -48,9 +48,9 @@ def office_format(data: bytes) -> Format:
     _check_entries(entries)
     names = [entry.filename for entry in entries]
     if "[Content_Types].xml" in names:
-        for folder, found in _OFFICE_FORMATS:
+        for folder, file_format in _OFFICE_FORMATS:
             if any(name.startswith(folder) for name in names):
-                return found
+                return file_format
     raise InvalidRequest(f"the file is a ZIP archive: unpack it first ({SUPPORTED} are read)")
 
 

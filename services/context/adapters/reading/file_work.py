@@ -68,14 +68,14 @@ def read_file(path: str, source: str, media_type: str, metadata_json: str, bound
     with Path(path).open("rb") as file:
         data = file.read(bounds.max_bytes + 1)
     check_size(bounds, len(data))
-    found = detect(source, media_type, data[:HEAD_BYTES])
-    if found is Format.GZIP:
+    file_format = detect(source, media_type, data[:HEAD_BYTES])
+    if file_format is Format.GZIP:
         data = unpack_gzip(data, bounds)
         source_name, media_type = uncompressed_name(source), ""
-        found = detect(source_name, media_type, data[:HEAD_BYTES])
+        file_format = detect(source_name, media_type, data[:HEAD_BYTES])
     if not data:
         raise InvalidRequest("the file is empty: leave it out, or fill it")
-    read = _read(data, found, bounds)
+    read = _read(data, file_format, bounds)
     if not read[1].content.strip():
         raise InvalidRequest("the file has no text: if it shows pictures of text, recognize the text (OCR) first")
     check_length(bounds, len(read[1].content))

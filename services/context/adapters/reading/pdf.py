@@ -59,10 +59,10 @@ def _text_of_page(document: PdfDocument, number: int) -> str:
 
 
 def _bookmarks_by_page(document: PdfDocument) -> dict[int, list[tuple[int, str]]]:
-    found: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    bookmarks: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for bookmark in islice(document.get_toc(), MAX_HEADINGS):
         target: Any = bookmark.get_dest()
         page = target.get_index() if target is not None else None
         if page is not None:
-            found[page].append((bookmark.level + 1, bookmark.get_title()))
-    return found
+            bookmarks[page].append((bookmark.level + 1, bookmark.get_title()))
+    return bookmarks

@@ -37,13 +37,15 @@ class RootedFolders:
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
         """Copy the content of a file up to one byte beyond the limit."""
         *folders, name = path.split("/")
-        left = self._max_file_bytes + 1
+        remaining_bytes = self._max_file_bytes + 1
         try:
             with opened_folder(self._root_of(root), folders) as folder, opened_file(name, READ, folder) as source:
                 if not is_regular(source):
                     raise InvalidRequest("the file is not a regular file any more: ingest the folder again")
-                while left > 0 and (data := await asyncio.to_thread(os.read, source, min(MIB, left))):
-                    left -= len(data)
+                while remaining_bytes > 0 and (
+                    data := await asyncio.to_thread(os.read, source, min(MIB, remaining_bytes))
+                ):
+                    remaining_bytes -= len(data)
                     await file.write(data)
         except OSError as error:
             raise InvalidRequest(f"the file cannot be read: {_reason_of(error)}") from None
@@ -56,8 +58,8 @@ class RootedFolders:
                 code=ErrorCode.CONFIG_INVALID,
             )
         if name not in self._roots:
-            known = ", ".join(map(repr, sorted(self._roots)))
-            raise NotFound(f"no folder is named {name[:80]!r}: the folders are {known}")
+            folder_names = ", ".join(map(repr, sorted(self._roots)))
+            raise NotFound(f"no folder is named {name[:80]!r}: the folders are {folder_names}")
         return self._roots[name]
 
 

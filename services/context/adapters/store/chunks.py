@@ -63,8 +63,8 @@ class SqlChunks:
     async def read_documents(self, key: CollectionKey) -> AsyncIterator[StoredDocument]:
         """Yield every document with all data derived from it. Raises NotFound if the collection does not exist."""
         for document_id in await self._access.read(lambda db: _document_ids(db, key)):
-            if (found := await self._access.read(partial(_read_document, document_id=document_id))) is not None:
-                yield found
+            if (document := await self._access.read(partial(_read_document, document_id=document_id))) is not None:
+                yield document
 
     async def count_orphans(self, key: CollectionKey) -> int:
         """Return the number of chunks without a document. Raises NotFound if the collection does not exist."""
@@ -162,8 +162,8 @@ def _count_orphans(db: Connection, key: CollectionKey) -> int:
 
 
 def _read_document(db: Connection, document_id: int) -> StoredDocument | None:
-    found = select(documents, *_OPTIONS).join(collections, collections.c.id == documents.c.collection_id)
-    row = db.execute(found.where(documents.c.id == document_id)).one_or_none()
+    query = select(documents, *_OPTIONS).join(collections, collections.c.id == documents.c.collection_id)
+    row = db.execute(query.where(documents.c.id == document_id)).one_or_none()
     if row is None:
         return None
     joined = (
@@ -177,7 +177,7 @@ def _read_document(db: Connection, document_id: int) -> StoredDocument | None:
         row.digest,
         (row.collection_id, row.revision),
         read_options(row),
-        [_to_derived(one) for one in derived],
+        [_to_derived(chunk_row) for chunk_row in derived],
     )
 
 

@@ -46,8 +46,8 @@ class SqlCollections:
 
     async def find_collection(self, key: CollectionKey) -> Collection | None:
         """Return a collection, or None if the name is unknown."""
-        found = await self._access.read(lambda db: _read_collections(db, key.tenant, key.name))
-        return next(iter(found), None)
+        matches = await self._access.read(lambda db: _read_collections(db, key.tenant, key.name))
+        return next(iter(matches), None)
 
     async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents. Raises NotFound."""
@@ -114,12 +114,12 @@ class SqlCollections:
         row = find_row(db, key)
         if read_options(row) != options or _read_digests(db, key, list(unchanged)) != unchanged:
             raise Conflict(f"collection {key.name!r} was changed meanwhile: send the documents again")
-        known = _read_digests(db, key, [one.document.source for one in split])
-        changed = [one for one in split if known.get(one.document.source) != one.document.digest]
-        replaced = [one.document.source for one in changed if one.document.source in known]
+        digests = _read_digests(db, key, [entry.document.source for entry in split])
+        changed = [entry for entry in split if digests.get(entry.document.source) != entry.document.digest]
+        replaced = [entry.document.source for entry in changed if entry.document.source in digests]
         _remove(db, row.id, revision, replaced)
-        for one in changed:
-            _insert_document(db, row, revision, one)
+        for entry in changed:
+            _insert_document(db, row, revision, entry)
         collection = read_collection(db, key)
         if (count := collection.chunk_count) > self._max_chunks:
             raise PreconditionFailed(
@@ -161,8 +161,8 @@ def next_revision(db: Connection, key: CollectionKey) -> int:
 
 def read_collection(db: Connection, key: CollectionKey) -> Collection:
     """Return a collection that is known to exist."""
-    (found,) = _read_collections(db, key.tenant, key.name)
-    return found
+    (collection,) = _read_collections(db, key.tenant, key.name)
+    return collection
 
 
 def _read_collections(db: Connection, tenant: str, name: str | None = None) -> list[Collection]:
@@ -209,12 +209,12 @@ def _read_digests(db: Connection, key: CollectionKey, sources: Sequence[str]) ->
     joined = select(documents.c.source, documents.c.digest).join(
         collections, collections.c.id == documents.c.collection_id
     )
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for some in batches(list(sources)):
-        found |= {
+        digests |= {
             row.source: row.digest for row in db.execute(joined.where(_is_named(key), documents.c.source.in_(some)))
         }
-    return found
+    return digests
 
 
 def _delete_documents(db: Connection, key: CollectionKey, sources: Sequence[str]) -> int:
@@ -234,7 +234,10 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
         db.execute(delete(chunks).where(chunks.c.document_id.in_(ids)))
         db.execute(delete(documents).where(documents.c.id.in_(ids)))
         if ids:
-            gone = [{"collection_id": collection_id, "document_id": one, "revision": revision} for one in ids]
+            gone = [
+                {"collection_id": collection_id, "document_id": document_id, "revision": revision}
+                for document_id in ids
+            ]
             db.execute(insert(removals), gone)
         removed += len(ids)
     if removed:
@@ -315,5 +318,5 @@ def _list_sources(db: Connection, key: CollectionKey, prefix: str) -> list[str]:
         return []
     mine = documents.c.collection_id == collection_id
     below = documents.c.source.startswith(prefix, autoescape=True)  # SQLite's LIKE ignores case
-    found = db.execute(select(documents.c.source).where(mine & below)).scalars()
-    return [source for source in found if source.startswith(prefix)]
+    sources = db.execute(select(documents.c.source).where(mine & below)).scalars()
+    return [source for source in sources if source.startswith(prefix)]

@@ -38,10 +38,10 @@ class SqlEmbeddings:
     ) -> UnembeddedChunks | None:
         """Return the oldest waiting chunks of a collection, and withhold them from other replicas for a time."""
         now_s = self._clock.now().timestamp()
-        wanted = _Wanted(limit, excluded_models, after, int(now_s))
+        criteria = _Wanted(limit, excluded_models, after, int(now_s))
         if not self._access.is_shared:
-            return await self._access.read(lambda db: _find_unembedded(db, wanted))
-        return await self._access.write(lambda db: _claim(db, wanted, int(now_s + self._lease_s)))
+            return await self._access.read(lambda db: _find_unembedded(db, criteria))
+        return await self._access.write(lambda db: _claim(db, criteria, int(now_s + self._lease_s)))
 
     async def release(self, chunks: UnembeddedChunks) -> None:
         """Release claimed chunks, so that any replica may claim them."""
@@ -73,10 +73,10 @@ class _Wanted:
 
 
 def _claim(db: Connection, wanted: _Wanted, until_s: int) -> UnembeddedChunks | None:
-    found = _find_unembedded(db, wanted)
-    if found is not None:
-        _set_claim(db, found.ids, until_s)
-    return found
+    batch = _find_unembedded(db, wanted)
+    if batch is not None:
+        _set_claim(db, batch.ids, until_s)
+    return batch
 
 
 def _find_unembedded(db: Connection, wanted: _Wanted) -> UnembeddedChunks | None:
@@ -119,12 +119,12 @@ def _set_claim(db: Connection, ids: Sequence[int], claimed_until: int) -> None:
 
 
 def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
-    wanted = (
+    condition = (
         (collections.c.id == embedded.collection_id)
         & (collections.c.embedding_model == embedded.model)
         & (collections.c.document_prefix == embedded.prefix)
     )
-    raised = update(collections).where(wanted).values(revision=collections.c.revision + 1)
+    raised = update(collections).where(condition).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:  # deleted, or now embedded by another model
         return

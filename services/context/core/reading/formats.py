@@ -80,18 +80,18 @@ def detect(name: str, media_type: str, head: bytes) -> Format:
             raise InvalidRequest(f"the file is {what} ({SUPPORTED} are read)")
     if head[_TAR_MARK] == b"ustar":
         raise InvalidRequest(f"the file is a tar archive: unpack it first ({SUPPORTED} are read)")
-    for signature, found in _SIGNATURES:
+    for signature, file_format in _SIGNATURES:
         if head.startswith(signature):
-            return found
+            return file_format
     if b"%PDF-" in head[:HEAD_BYTES] and _suffix_of(name) == ".pdf":  # readers allow bytes before the marker
         return Format.PDF
     return _text_format(name, media_type, head)
 
 
 def _text_format(name: str, media_type: str, head: bytes) -> Format:
-    given = media_type.split(";", 1)[0].strip().lower()
-    if given in _TEXT_TYPES:
-        return _TEXT_TYPES[given]
+    base_type = media_type.split(";", 1)[0].strip().lower()
+    if base_type in _TEXT_TYPES:
+        return _TEXT_TYPES[base_type]
     suffix = _suffix_of(name)
     if suffix in _TEXT_SUFFIXES:
         return _TEXT_SUFFIXES[suffix]

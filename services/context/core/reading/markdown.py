@@ -32,7 +32,7 @@ def _headings_of(text: str) -> Iterator[Heading]:
     body_start = 0
     if front_matter := _FRONT_MATTER.match(text):
         body_start = front_matter.end()
-    starts = [body_start + found.start() for found in _LINE.finditer(text[body_start:])]
+    starts = [body_start + line.start() for line in _LINE.finditer(text[body_start:])]
     parser = MarkdownIt("commonmark").disable("inline")
     tokens = parser.parse(text[body_start:])
     count = 0

@@ -124,7 +124,7 @@ class CollectionIndex:
         owners = [following._ordinals[chunk.document_id] for chunk in chunks]
         following._owners = _appended(self._owners, owners)
         following._document_count = len(following._documents)
-        more_chars = sum(len(one.metadata_json) + len(one.source) for one in changes.documents)
+        more_chars = sum(len(document.metadata_json) + len(document.source) for document in changes.documents)
         following._text_chars = self._text_chars + more_chars
         following.alive = following._mask_of(self.alive, changes.removed_document_ids)
         following.lexical = self.lexical.extend([chunk.terms for chunk in chunks], following.alive)
@@ -134,15 +134,15 @@ class CollectionIndex:
 
     def allowed(self, expression: Expression) -> Mask:
         """Return the mask of live chunks in the documents that the filter selects."""
-        known = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
-        if len(known) < self._document_count:
+        document_mask = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
+        if len(document_mask) < self._document_count:
             more = [
-                is_selected(expression, one.source, one.metadata_json)
-                for one in self._documents[len(known) : self._document_count]
+                is_selected(expression, document.source, document.metadata_json)
+                for document in self._documents[len(document_mask) : self._document_count]
             ]
-            known = np.append(known, more).astype(np.bool_)
-            self._filters = {**dict(list(self._filters.items())[1 - MAX_FILTERS :]), expression.text: known}
-        allowed: Mask = self.alive & known[self._owners]
+            document_mask = np.append(document_mask, more).astype(np.bool_)
+            self._filters = {**dict(list(self._filters.items())[1 - MAX_FILTERS :]), expression.text: document_mask}
+        allowed: Mask = self.alive & document_mask[self._owners]
         return allowed
 
     def has_chunk(self, chunk_id: int) -> bool:
@@ -174,15 +174,17 @@ class CollectionIndex:
     def _mask_of(self, alive: Mask, removed_document_ids: Sequence[int]) -> Mask:
         mask = np.ones(len(self._ids), dtype=np.bool_)
         mask[: len(alive)] = alive
-        ordinals = [self._ordinals[one] for one in removed_document_ids if one in self._ordinals]
+        ordinals = [
+            self._ordinals[document_id] for document_id in removed_document_ids if document_id in self._ordinals
+        ]
         if ordinals:
             mask &= ~np.isin(self._owners, ordinals)
         return mask
 
     def _extended(self, vectors: VectorIndex, changes: IndexChanges) -> VectorIndex:
-        known = [row for row, chunk_id in enumerate(changes.embedded_ids) if chunk_id in self._positions]
-        positions = [self._positions[changes.embedded_ids[row]] for row in known]
-        return vectors.extend(len(self._ids), positions, changes.vectors[known])
+        rows = [row for row, chunk_id in enumerate(changes.embedded_ids) if chunk_id in self._positions]
+        positions = [self._positions[changes.embedded_ids[row]] for row in rows]
+        return vectors.extend(len(self._ids), positions, changes.vectors[rows])
 
 
 def _appended(values: NDArray[np.int64], more: Sequence[int]) -> NDArray[np.int64]:

@@ -62,9 +62,9 @@ def make_segment(texts: Sequence[TermCounts], first_position: int) -> Segment:
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
     """Return one segment with the postings of all segments. Positions must ascend from segment to segment."""
-    terms = np.concatenate([np.repeat(one.terms, np.diff(one.starts)) for one in segments])
-    positions = np.concatenate([one.positions for one in segments])
-    counts = np.concatenate([one.counts for one in segments])
+    terms = np.concatenate([np.repeat(segment.terms, np.diff(segment.starts)) for segment in segments])
+    positions = np.concatenate([segment.positions for segment in segments])
+    counts = np.concatenate([segment.counts for segment in segments])
     return _sorted_segment(terms, positions, counts)
 
 
@@ -117,18 +117,18 @@ class LexicalIndex:
         Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the inverse
         document frequency ln(1 + (N - n + 0.5) / (n + 0.5)) that Lucene uses, which is never negative.
         """
-        found = [list(segment.find(term_ids)) for segment in self._segments]
-        rarity = self._rarity_of(len(term_ids), found)
+        matches = [list(segment.find(term_ids)) for segment in self._segments]
+        rarity = self._rarity_of(len(term_ids), matches)
         places: list[Positions] = []
         impacts: list[Scores] = []
-        for number, postings in enumerate(found):
+        for number, postings in enumerate(matches):
             for index, positions, counts in postings:
                 places.append(positions)
                 key = (number, int(term_ids[index]))
-                known = self._impacts.get(key)
-                if known is None:
-                    known = self._impacts[key] = self._impacts_of(positions, counts, rarity[index])
-                impacts.append(known)
+                scores = self._impacts.get(key)
+                if scores is None:
+                    scores = self._impacts[key] = self._impacts_of(positions, counts, rarity[index])
+                impacts.append(scores)
         return self._summed(places, impacts)
 
     def coverage(self, term_ids: TermIds) -> Scores:

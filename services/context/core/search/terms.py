@@ -52,8 +52,8 @@ class TermCounts:
 def check_language(field: str, language: str) -> None:
     """Raise an InvalidRequest that names the field for a language without a stemmer."""
     if language not in LANGUAGES:
-        known = ", ".join(LANGUAGES)
-        raise InvalidRequest(f"{field} {language[:80]!r} is not known: use one of {known}")
+        choices = ", ".join(LANGUAGES)
+        raise InvalidRequest(f"{field} {language[:80]!r} is not known: use one of {choices}")
 
 
 def count_terms(text: str, language: str) -> TermCounts:

@@ -64,9 +64,9 @@ class VectorIndex:
                 rows = max(size, 2 * len(matrix), FIRST_ROWS)
                 matrix = np.zeros((rows, dimensions), dtype=np.float32)
                 signs = np.zeros((-(-dimensions // WORD_BITS), rows), dtype=np.uint64)
-                known = min(len(self._has_vector), len(self._matrix))  # later positions have no vectors
+                old_size = min(len(self._has_vector), len(self._matrix))  # later positions have no vectors
                 if self._matrix.shape[1] == dimensions:
-                    matrix[:known], signs[:, :known] = self._matrix[:known], self._signs[:, :known]
+                    matrix[:old_size], signs[:, :old_size] = self._matrix[:old_size], self._signs[:, :old_size]
                 else:
                     has_vector[:] = False
             matrix[positions] = vectors
@@ -96,10 +96,10 @@ class VectorIndex:
 
     def vectors_at(self, positions: NDArray[np.intp]) -> Vectors:
         """Return the vectors at the positions. A position without a vector yields zeros."""
-        found = np.zeros((len(positions), self._matrix.shape[1]), dtype=np.float32)
-        known = self._has_vector[positions]
-        found[known] = self._matrix[positions[known]]
-        return found
+        vectors = np.zeros((len(positions), self._matrix.shape[1]), dtype=np.float32)
+        has_vector = self._has_vector[positions]
+        vectors[has_vector] = self._matrix[positions[has_vector]]
+        return vectors
 
     def _nearest_by_signs(self, query: Vector, allowed: Mask | None, rows: int) -> NDArray[np.intp]:
         differing = np.zeros(rows, dtype=np.uint16)
@@ -110,8 +110,8 @@ class VectorIndex:
             searched = searched & allowed[:rows]
         differing[~searched] = np.iinfo(np.uint16).max
         nearest = np.argpartition(differing, RESCORED)[:RESCORED]
-        found: NDArray[np.intp] = nearest[searched[nearest]]
-        return found
+        positions: NDArray[np.intp] = nearest[searched[nearest]]
+        return positions
 
     def _cosine_of_some(self, query: Vector, positions: NDArray[np.intp]) -> Scores:
         scores = np.full(len(self._has_vector), NO_VECTOR)

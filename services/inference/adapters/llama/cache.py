@@ -136,5 +136,5 @@ class CacheShape:
         """The widths of a head's keys and of its values."""
         model = self._model
         usual = llama_cpp.llama_model_n_embd(model) // (llama_cpp.llama_model_n_head(model) or 1)
-        given = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]
-        return [int(width) if width.isdigit() else usual for width in given]
+        lengths = [read_metadata(model, f"{self._architecture}.attention.{part}_length") for part in ("key", "value")]
+        return [int(width) if width.isdigit() else usual for width in lengths]

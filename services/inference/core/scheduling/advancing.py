@@ -160,12 +160,12 @@ class Advancing:
     def _report_prompt(self, ticket: Ticket, events: list[SchedulerEvent]) -> None:
         ticket.is_prompted = True
         request = ticket.request
-        said = len(request.said_tokens)
-        cached = max(0, len(request.tokens) + said - ticket.prompt_tokens_computed)
+        output_count = len(request.said_tokens)
+        cached = max(0, len(request.tokens) + output_count - ticket.prompt_tokens_computed)
         events.append(Prompted(ticket.number, min(cached, len(request.tokens)), ticket.seated_s))
-        if said:
+        if output_count:
             tokens = request.said_tokens if request.reports_tokens else ()
-            events.append(Progress(ticket.number, (0,), request.said_text, said, tokens=tokens))
+            events.append(Progress(ticket.number, (0,), request.said_text, output_count, tokens=tokens))
 
     def _end(
         self,

@@ -136,20 +136,20 @@ def fill_batch(
     if budget.turn is not None:
         seated, longest_s = _branches_of(budget.turn, seated)
     limit = _token_limit(seated, budget, prompt_costs or costs, longest_s)
-    left = limit
+    remaining_tokens = limit
     work: list[Work] = []
     tenants = _by_tenant(seated, limit)
     weights = [branches[0].ticket.weight for branches in tenants]
     for index, branches in enumerate(tenants):
-        weighted = math.ceil(left * weights[index] / sum(weights[index:]))
+        weighted = math.ceil(remaining_tokens * weights[index] / sum(weights[index:]))
         after = len(tenants) - index - 1  # each later tenant also gets a token if there are enough tokens
-        share = min(left, max(1, min(weighted, left - after)))
-        left -= share - _add_tenant(work, branches, share)
+        share = min(remaining_tokens, max(1, min(weighted, remaining_tokens - after)))
+        remaining_tokens -= share - _add_tenant(work, branches, share)
     for item in work:
-        more = min(left, item.branch.pending_run - item.size)
+        more = min(remaining_tokens, item.branch.pending_run - item.size)
         item.size += more
-        left -= more
-    _add_drafts(work, left - (limit - budget.step), costs)
+        remaining_tokens -= more
+    _add_drafts(work, remaining_tokens - (limit - budget.step), costs)
     return work
 
 

@@ -250,8 +250,8 @@ class Scheduler:
         if not limits.mixes_steps:
             self._last_turn = turn_of(work)
         if self.draft_model is not None:
-            left = max(0, limits.step_tokens - sum(item.tokens for item in work))
-            self.draft_model.plan(work, self._seating.branches, left, self.costs)
+            remaining_tokens = max(0, limits.step_tokens - sum(item.tokens for item in work))
+            self.draft_model.plan(work, self._seating.branches, remaining_tokens, self.costs)
         work = self._make_room_for(work, events)
         slices = tuple(map(Work.plan_slice, work))
         operations = tuple(self.tree.operations)
@@ -281,11 +281,11 @@ class Scheduler:
                 ticket.prompt_tokens_computed += item.size
         gained = first_row = 0
         for item in plan.work:
-            branch, wanted = item.branch, item.slice.logit_rows
-            rows = logits[first_row : first_row + wanted]
-            first_row += wanted
+            branch, row_count = item.branch, item.slice.logit_rows
+            rows = logits[first_row : first_row + row_count]
+            first_row += row_count
             # If another branch has just failed the request of this branch, this branch no longer has a sequence.
-            if not wanted or branch.sequence_id is None:
+            if not row_count or branch.sequence_id is None:
                 continue
             if not branch.ticket.is_prompted:
                 request = branch.ticket.request

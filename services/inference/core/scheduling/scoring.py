@@ -50,10 +50,10 @@ class ContinuationTree:
 
     def take(self, reading: Reading, logprobs: Sequence[TokenLogprob]) -> None:
         """Store the log-probabilities of a reading, in the order of its wanted tokens."""
-        prefix, left = self._root, iter(logprobs)
-        for position, wanted in enumerate(reading.wanted):
-            for token in wanted:
-                prefix.read[token] = next(left)
+        prefix, remaining_logprobs = self._root, iter(logprobs)
+        for position, targets in enumerate(reading.wanted):
+            for token in targets:
+                prefix.read[token] = next(remaining_logprobs)
             if position < len(reading.path):
                 prefix = prefix.longer[reading.path[position]]
 
@@ -72,16 +72,16 @@ class ContinuationTree:
         while open_prefixes:
             tokens, prefix = open_prefixes.pop()
             path = list(tokens)
-            wanted: list[tuple[int, ...]] = [()] * len(path)
+            targets: list[tuple[int, ...]] = [()] * len(path)
             while prefix.longer:
-                wanted.append(tuple(prefix.longer))
+                targets.append(tuple(prefix.longer))
                 longer = [token for token, other in prefix.longer.items() if other.longer]
                 if not longer:
                     break
                 open_prefixes += [((*path, token), prefix.longer[token]) for token in longer[1:]]
                 path.append(longer[0])
                 prefix = prefix.longer[longer[0]]
-            readings.append(Reading(tuple(path), tuple(wanted)))
+            readings.append(Reading(tuple(path), tuple(targets)))
         return tuple(readings)
 
 
@@ -105,10 +105,10 @@ class GivenOutput:
 
     def rank(self, logits: Logits) -> Row:
         """Return the next token of the path as the only choice. After the path, return any wanted token."""
-        path, wanted = self._reading.path, self._reading.wanted[self.output_tokens]
-        following = (*path[self.output_tokens :], *wanted)[0]
+        path, targets = self._reading.path, self._reading.wanted[self.output_tokens]
+        following = (*path[self.output_tokens :], *targets)[0]
         logprobs = None
-        if wanted:
+        if targets:
             logprobs = log_probabilities(logits)
         return Row(certain(following), logprobs)
 
@@ -117,8 +117,8 @@ class GivenOutput:
         logprobs: tuple[TokenLogprob, ...] = ()
         if row.log_probabilities is not None:
             logprobs = tuple(
-                TokenLogprob(wanted, self._vocabulary.piece(wanted), float(row.log_probabilities[wanted]))
-                for wanted in self._reading.wanted[self.output_tokens]
+                TokenLogprob(target, self._vocabulary.piece(target), float(row.log_probabilities[target]))
+                for target in self._reading.wanted[self.output_tokens]
             )
         self.output_tokens += 1
         if self.output_tokens > len(self._reading.path):

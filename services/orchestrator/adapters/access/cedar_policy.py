@@ -58,10 +58,10 @@ class CedarPolicy(Policy):
         """Return the reason that a tenant may not do this, or an empty string if the action is permitted."""
         if len(resource.name) > MAX_NAME:
             return f"{_subject(tenant, action, resource)}: no name has more than {MAX_NAME} characters"
-        policies, asked = self._file.content(), (tenant, action, resource)
-        denial = policies.denials.get(asked)
+        policies, request = self._file.content(), (tenant, action, resource)
+        denial = policies.denials.get(request)
         if denial is None:
-            denial = policies.denials[asked] = _decide(policies.parsed, *asked)
+            denial = policies.denials[request] = _decide(policies.parsed, *request)
             if len(policies.denials) > MAX_DECISIONS:
                 policies.denials.popitem(last=False)
         return denial
@@ -88,7 +88,7 @@ def _decide(policies: cedarpy.PolicySet, tenant: str, action: Action, resource: 
     if result.allowed:
         return ""
     names = result.diagnostics.id_annotations_by_reason
-    forbidding = ", ".join(repr(names.get(one) or one) for one in result.diagnostics.reasons)
+    forbidding = ", ".join(repr(names.get(policy_id) or policy_id) for policy_id in result.diagnostics.reasons)
     why = f"forbidden by {forbidding}" if forbidding else "no policy permits it"
     return f"{_subject(tenant, action, resource)}: {why}"
 

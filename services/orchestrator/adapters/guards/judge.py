@@ -41,6 +41,6 @@ def make_guard(options: Mapping[str, Any]) -> JudgedGuard:
 
 def check_statements(statements: Sequence[str], name: str) -> Sequence[str]:
     """Return the statements. Raises ValueError if they are too many or too long."""
-    if len(statements) > MAX_STATEMENTS or any(len(one) > MAX_STATEMENT_CHARS for one in statements):
+    if len(statements) > MAX_STATEMENTS or any(len(statement) > MAX_STATEMENT_CHARS for statement in statements):
         raise ValueError(f"option {name!r} may have {MAX_STATEMENTS} texts of {MAX_STATEMENT_CHARS} characters")
     return statements

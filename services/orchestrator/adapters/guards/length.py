@@ -19,16 +19,16 @@ class LengthGuard:
 
     def find(self, text: str, start: int) -> list[Finding]:
         """Return a finding for the excess characters."""
-        left = max(0, self._max_chars - start)
-        if len(text) <= left:
+        remaining_chars = max(0, self._max_chars - start)
+        if len(text) <= remaining_chars:
             return []
-        return [Finding(left, len(text), "TOO_LONG")]
+        return [Finding(remaining_chars, len(text), "TOO_LONG")]
 
 
 def make_guard(options: Mapping[str, Any]) -> LengthGuard:
     """Make the guard."""
     check_names(options, "max_chars")
-    most = options.get("max_chars")
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+    max_chars = options.get("max_chars")
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:
         raise ValueError("option 'max_chars' is not a whole number of at least 1")
-    return LengthGuard(most)
+    return LengthGuard(max_chars)

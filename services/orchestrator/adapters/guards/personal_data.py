@@ -43,10 +43,10 @@ class PersonalDataGuard:
     def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - personal data is such anywhere
         """Return the personal data in a text."""
         return [
-            Finding(one.start, one.end, one.entity_type)
+            Finding(hit.start, hit.end, hit.entity_type)
             for recognizer in self._recognizers
-            for one in recognizer.analyze(text, self._entities, None) or ()  # type: ignore[arg-type]  # patterns need none
-            if one.score >= self._threshold and one.entity_type in self._entities
+            for hit in recognizer.analyze(text, self._entities, None) or ()  # type: ignore[arg-type]  # patterns need none
+            if hit.score >= self._threshold and hit.entity_type in self._entities
         ]
 
 
@@ -56,10 +56,10 @@ def make_guard(options: Mapping[str, Any]) -> PersonalDataGuard:
     entities = tuple(read_texts(options, "entities") or DEFAULT_ENTITIES)
     regions = tuple(read_texts(options, "regions") or DEFAULT_REGIONS)
     threshold = read_number(options, "threshold", 0.4, most=1.0)
-    known = _known(regions)
-    if unknown := next((name for name in entities if name not in known), None):
-        raise ValueError(f"option 'entities' has {unknown!r}: those with a form are {', '.join(sorted(known))}")
-    used = {id(one): one for name in entities for one in known[name]}
+    recognizers = _known(regions)
+    if unknown := next((name for name in entities if name not in recognizers), None):
+        raise ValueError(f"option 'entities' has {unknown!r}: those with a form are {', '.join(sorted(recognizers))}")
+    used = {id(recognizer): recognizer for name in entities for recognizer in recognizers[name]}
     return PersonalDataGuard(list(used.values()), entities, threshold)
 
 
@@ -69,7 +69,7 @@ def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
         from presidio_analyzer import PatternRecognizer, predefined_recognizers  # noqa: PLC0415 - an extra
     except ImportError:
         raise ValueError("it needs presidio: install pagantic[personal-data]") from None
-    known: dict[str, list[EntityRecognizer]] = {}
+    recognizers: dict[str, list[EntityRecognizer]] = {}
     made: list[Any] = [predefined_recognizers.PhoneRecognizer(supported_regions=regions)]
     for name in predefined_recognizers.__all__:
         kind = getattr(predefined_recognizers, name)
@@ -77,8 +77,8 @@ def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
             made.append(_offline(kind)())
     for recognizer in made:
         for entity in recognizer.supported_entities:
-            known.setdefault(entity, []).append(recognizer)
-    return known
+            recognizers.setdefault(entity, []).append(recognizer)
+    return recognizers
 
 
 def _offline(kind: type[Any]) -> type[Any]:

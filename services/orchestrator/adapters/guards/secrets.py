@@ -61,8 +61,12 @@ class SecretsGuard:
 
     def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a secret is one anywhere
         """Return the secrets in a text."""
-        found = [*self._known(text), *_private_keys(text), *_others(text)]
-        return [one for one in found if not any(part in text[one.start : one.end] for part in self._allowed)]
+        findings = [*self._known(text), *_private_keys(text), *_others(text)]
+        return [
+            finding
+            for finding in findings
+            if not any(part in text[finding.start : finding.end] for part in self._allowed)
+        ]
 
     def _known(self, text: str) -> Iterator[Finding]:
         for detector in self._detectors:

@@ -30,8 +30,8 @@ def find(plugin: str, options_json: str, windows: Sequence[Window]) -> list[tupl
 def _guard(plugin: str, options_json: str) -> Guard:
     offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if plugin not in offered:
-        known = ", ".join(sorted(offered)) or "none"
-        raise InvalidRequest(f"is not offered by an installed package; those in {ENTRY_POINT_GROUP!r} are: {known}")
+        names = ", ".join(sorted(offered)) or "none"
+        raise InvalidRequest(f"is not offered by an installed package; those in {ENTRY_POINT_GROUP!r} are: {names}")
     try:
         make = offered[plugin].load()
         guard: Guard = make(json.loads(options_json))

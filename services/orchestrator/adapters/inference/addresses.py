@@ -27,9 +27,9 @@ class ServiceAddress:
         if self.listed:
             return self.listed
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        first = found[0][0]
-        hosts = {str(entry[4][0]) for entry in found if entry[0] is first}
+        entries = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        first = entries[0][0]
+        hosts = {str(entry[4][0]) for entry in entries if entry[0] is first}
         if first is socket.AF_INET6:
             return tuple(sorted(f"ipv6:[{host}]:{self.port}" for host in hosts))
         return tuple(sorted(f"ipv4:{host}:{self.port}" for host in hosts))

@@ -254,12 +254,14 @@ class _Answer:
         content, reasoning = delta.content, delta.reasoning
         logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
         self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
-        left = 0 if self.is_cut else self.max_bytes - self.size - self.call_size
-        self.is_cut = self.is_cut or byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > left
+        remaining_bytes = 0 if self.is_cut else self.max_bytes - self.size - self.call_size
+        self.is_cut = (
+            self.is_cut or byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs) > remaining_bytes
+        )
         if self.is_cut:
-            left = 0 if logprobs else left
-            content, logprobs = _beginning(content, left - byte_size(reasoning)), []
-            reasoning = _beginning(reasoning, left)
+            remaining_bytes = 0 if logprobs else remaining_bytes
+            content, logprobs = _beginning(content, remaining_bytes - byte_size(reasoning)), []
+            reasoning = _beginning(reasoning, remaining_bytes)
         self.size += byte_size(content) + byte_size(reasoning) + encoded_bound(logprobs)
         self.contents.append(content)
         self.reasonings.append(reasoning)

@@ -62,10 +62,10 @@ class GrpcServing:
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
         """Ask all replicas concurrently."""
-        asked = [
+        requests = [
             self._report_of(address, reached) for address in self._services for reached in self._replicas_of(address)
         ]
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*requests)
 
     async def load_model(self, model: str) -> Sequence[ReplicaChange]:
         """Load a model in each replica of the model's service."""
@@ -92,10 +92,10 @@ class GrpcServing:
 
     def _replicas_of(self, address: str) -> list[_Reached]:
         service = self._services[address]
-        known = service.replicas.all if service.replicas is not None else []
-        if not known:  # also true before the first look-up
+        replicas = service.replicas.all if service.replicas is not None else []
+        if not replicas:  # also true before the first look-up
             return [_Reached(address, self._peers[address], service.channel)]
-        return [_Reached(replica.address, replica.peer, replica.channel) for replica in known]
+        return [_Reached(replica.address, replica.peer, replica.channel) for replica in replicas]
 
     async def _report_of(self, service: str, reached: _Reached) -> ReplicaReport:
         try:

@@ -88,10 +88,10 @@ class _Once:
 
     def take(self, piece: str) -> str:
         """Return the part of the next piece that is new."""
-        known = max(0, self.size - self._position)
+        overlap = max(0, self.size - self._position)
         self._position += len(piece)
         self.size = max(self.size, self._position)
-        return piece[known:]
+        return piece[overlap:]
 
 
 def _no_room(waiting: int) -> Overloaded:
@@ -157,11 +157,11 @@ class RoutedCalls:
         if replicas is None or not replicas.has_choice:
             return None
         prefixes = _name_prefixes(request, replicas.secret)
-        said = PartialOutput(request)
+        output = PartialOutput(request)
         begun = await _ask(replicas, prefixes, request, set())
         if begun is None:
             return None
-        return self._answer(replicas, prefixes, said, *begun)
+        return self._answer(replicas, prefixes, output, *begun)
 
     async def _answer(
         self,

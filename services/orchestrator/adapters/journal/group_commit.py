@@ -101,7 +101,7 @@ class GroupCommit:
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
-                outcomes = await self._outcomes_of([one.work for one in group])
+                outcomes = await self._outcomes_of([write.work for write in group])
                 self._end_all(group, outcomes)
         finally:
             self._writer = None
@@ -123,10 +123,10 @@ class GroupCommit:
 
     def _end_all(self, group: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:
         changed: set[str] = set()
-        for one, outcome in zip(group, outcomes, strict=True):
-            self._end(one.work, one.done, outcome)
+        for write, outcome in zip(group, outcomes, strict=True):
+            self._end(write.work, write.done, outcome)
             if not isinstance(outcome, Exception):
-                changed.update(one.changed or _changed_by(one.work))
+                changed.update(write.changed or _changed_by(write.work))
         self._on_commit(changed)
 
     def _end(self, work: Work, done: asyncio.Future[Any], outcome: Any) -> None:
@@ -136,10 +136,10 @@ class GroupCommit:
 
     def _fail_after(self, key: ExecutionKey, error: Exception) -> None:
         """Fail the queued writes of an execution after a failed write."""
-        behind = [one for one in self._waiting if _is_of(one.work, key)]
-        self._waiting = [one for one in self._waiting if not _is_of(one.work, key)]
-        for one in behind:
-            _settle(one.done, error)
+        behind = [write for write in self._waiting if _is_of(write.work, key)]
+        self._waiting = [write for write in self._waiting if not _is_of(write.work, key)]
+        for write in behind:
+            _settle(write.done, error)
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
         """Run all work in one transaction. Return each result, or the exception of work that was rolled back alone."""

@@ -48,16 +48,16 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
     The condition groups the keys by tenant, because SQLite uses no index for pairs.
     """
     ids: dict[str, list[str]] = {}
-    for tenant, one in keys:
-        ids.setdefault(tenant, []).append(one)
+    for tenant, record_id in keys:
+        ids.setdefault(tenant, []).append(record_id)
     name = type(keys[0])._fields[1]
     return or_(*(and_(table.c.tenant == tenant, table.c[name].in_(some)) for tenant, some in ids.items()))
 
 
 def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:
     """Return an execution with its response and its request. Raises NotFound if it does not exist."""
-    found = select(*RECORD, executions.c.response).where(of_execution(executions, key))
-    row = db.execute(found).mappings().first()
+    query = select(*RECORD, executions.c.response).where(of_execution(executions, key))
+    row = db.execute(query).mappings().first()
     if row is None:
         raise NotFound(f"no execution has request_id {key.request_id!r}")
     record = replace(record_of(row), kept=_kept_of(db, key))
@@ -117,15 +117,15 @@ def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) 
     At least one row is returned, even if it exceeds the limits. `max_bytes` counts the bytes of each row's first
     column.
     """
-    taken: list[Row[Any]] = []
+    page: list[Row[Any]] = []
     left_bytes = max_bytes
     with db.execute(found.execution_options(yield_per=READ_AT_ONCE)) as rows:
         for row in rows:
             left_bytes -= len(row[0])
-            if taken and (len(taken) >= limit or left_bytes < 0):
-                return taken, True
-            taken.append(row)
-    return taken, False
+            if page and (len(page) >= limit or left_bytes < 0):
+                return page, True
+            page.append(row)
+    return page, False
 
 
 def wrong_token(token: str) -> InvalidRequest:

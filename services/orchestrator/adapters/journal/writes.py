@@ -118,8 +118,8 @@ def entry_from_json(document: bytes) -> Entry:
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
     except (ValueError, KeyError, TypeError, IndexError):
         raise UnreadableEntryError("an entry cannot be read: this version does not have its kind") from None
-    found: Entry = entry
-    return found
+    typed_entry: Entry = entry
+    return typed_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +246,12 @@ class Writes:
 
     def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
         """Store the executions whose ids are free, and return their number."""
-        count = self._admit.run(db, [_row_of(one.record) for one in admissions])
+        count = self._admit.run(db, [_row_of(admission.record) for admission in admissions])
         if count == len(admissions):
-            self._add_entries.run(db, [_entry_row(one.record.key, 0, one.admitted) for one in admissions])
-            self._keep.run(db, [row for one in admissions for row in _kept_rows(one.record)])
+            self._add_entries.run(
+                db, [_entry_row(admission.record.key, 0, admission.admitted) for admission in admissions]
+            )
+            self._keep.run(db, [row for admission in admissions for row in _kept_rows(admission.record)])
         return count
 
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
@@ -311,8 +313,8 @@ class Writes:
 
         Another execution keeps the turn while it is running or may soon be resumed.
         """
-        taken = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
-        if db.execute(taken.returning(_turns.c.session_id)).first() is not None:
+        insertion = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
+        if db.execute(insertion.returning(_turns.c.session_id)).first() is not None:
             return True
         mine = of_session(_turns, key)
         holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one_or_none()
@@ -326,8 +328,8 @@ class Writes:
     def _keeps_turn(self, db: Connection, holder: ExecutionKey) -> bool:
         is_fresh = _executions.c.interrupted_at > self._now_s() - self.interrupted_turn_s
         keeps = or_(IS_LIVE, and_(IS_INTERRUPTED, is_fresh))
-        found = select(_executions.c.ordinal).where(of_execution(_executions, holder), keeps)
-        return db.execute(found).first() is not None
+        query = select(_executions.c.ordinal).where(of_execution(_executions, holder), keeps)
+        return db.execute(query).first() is not None
 
 
 def _turn_runs(key: SessionKey) -> Aborted:
@@ -422,8 +424,8 @@ def _entry_row(key: ExecutionKey, position: int, entry: Entry) -> dict[str, Any]
 
 def _total_rows(totals: Sequence[UsageTotal]) -> list[dict[str, Any]]:
     return [
-        {"tenant": one.tenant, "session_id": one.session_id, "model": one.model, "subject": one.subject}
-        | {name: getattr(one, name) for name in _SUMS}
+        {"tenant": usage.tenant, "session_id": usage.session_id, "model": usage.model, "subject": usage.subject}
+        | {name: getattr(usage, name) for name in _SUMS}
         # The order is fixed, so that orchestrators that update the same rows do not deadlock.
-        for one in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model, total.subject))
+        for usage in sorted(totals, key=lambda total: (total.tenant, total.session_id, total.model, total.subject))
     ]

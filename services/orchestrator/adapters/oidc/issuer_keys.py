@@ -99,10 +99,10 @@ class IssuerKeys:
             log.info("the keys of an identity provider were fetched", issuer=self._issuer, count=len(self._keys.keys))
 
     async def _fetched_keys(self) -> KeySet:
-        found = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
-        if found.get("issuer") != self._issuer:
-            raise ValueError(f"its discovery document is of {found.get('issuer')!r}")
-        url = str(found.get("jwks_uri", ""))
+        document = await self._get(self._issuer.rstrip("/") + _DISCOVERY)
+        if document.get("issuer") != self._issuer:
+            raise ValueError(f"its discovery document is of {document.get('issuer')!r}")
+        url = str(document.get("jwks_uri", ""))
         is_same_kind = urlsplit(url).scheme == urlsplit(self._issuer).scheme
         if not is_fetchable(url) or not is_same_kind:
             raise ValueError("its jwks_uri is not an https URL")

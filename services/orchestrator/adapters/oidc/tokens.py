@@ -108,12 +108,12 @@ async def knowing_tokens(issuers: Mapping[str, Issuer], otherwise: Authenticator
         yield otherwise
         return
     async with httpx.AsyncClient(follow_redirects=False) as client, AsyncExitStack() as stack:
-        known: dict[str, tuple[Issuer, KeySource]] = {}
+        trusted_issuers: dict[str, tuple[Issuer, KeySource]] = {}
         for url, issuer in issuers.items():
             source = IssuerKeys(url, client)
             stack.push_async_callback(source.close)
-            known[url] = (issuer, source)
-        yield OidcTokens(known, otherwise)
+            trusted_issuers[url] = (issuer, source)
+        yield OidcTokens(trusted_issuers, otherwise)
 
 
 def _claims_of(url: str, issuer: Issuer, now_s: Callable[[], float]) -> jwt.JWTClaimsRegistry:

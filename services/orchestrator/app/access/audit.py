@@ -87,7 +87,7 @@ class Audit:
         if now_s - self._denied_s.get(denial, -DENIAL_EVERY_S) < DENIAL_EVERY_S:
             return False
         if len(self._denied_s) >= MAX_DENIALS:
-            self._denied_s = {known: at_s for known, at_s in self._denied_s.items() if now_s - at_s < DENIAL_EVERY_S}
+            self._denied_s = {key: at_s for key, at_s in self._denied_s.items() if now_s - at_s < DENIAL_EVERY_S}
         if len(self._denied_s) >= MAX_DENIALS:
             log.warning("too many different denials: some are not in the audit", code=denial[-1])
             return False

@@ -109,17 +109,17 @@ class Keys:
         return stored
 
     async def _find(self, key: ApiKey) -> StoredKey | None:
-        if found := self._admin_keys().get(key.key_id):
-            return found
-        known, now_s = self._known.get(key.key_id), self._clock.monotonic_s()
-        if known is not None and now_s - known.asked_s < FRESH_S:
-            return known.stored
+        if admin_key := self._admin_keys().get(key.key_id):
+            return admin_key
+        entry, now_s = self._known.get(key.key_id), self._clock.monotonic_s()
+        if entry is not None and now_s - entry.asked_s < FRESH_S:
+            return entry.stored
         try:
             stored = await self._ask(key.key_id)
         except Unavailable:
-            if known is None or now_s - known.asked_s > STALE_S:
+            if entry is None or now_s - entry.asked_s > STALE_S:
                 raise
-            return known.stored
+            return entry.stored
         self._known.pop(key.key_id, None)
         if stored is not None:  # unknown ids are not cached, because anybody can make them up
             if len(self._known) >= MAX_KNOWN:

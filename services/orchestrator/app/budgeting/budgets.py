@@ -100,8 +100,8 @@ class Budgets:
 
     async def find(self, account: Account) -> Sequence[Budget]:
         """Return the budgets to which an account's work is charged. Raises NotFound if there is no budget."""
-        found = [await self._store.find_budget(payer, self._now_s) for payer in account.payers]
-        budgets = [budget for budget in found if budget is not None]
+        payer_budgets = [await self._store.find_budget(payer, self._now_s) for payer in account.payers]
+        budgets = [budget for budget in payer_budgets if budget is not None]
         if not budgets:
             raise NotFound(f"{account} has no budget")
         return budgets

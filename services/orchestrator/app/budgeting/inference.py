@@ -118,9 +118,9 @@ class BudgetedInference(InferencePort):
 
 def _used_by_all(command: Sample, prompt: Amount, ended: Sequence[Amount], bound: Callable[[], Amount]) -> Amount:
     """Return the maximum amount that a vote's candidates can have used while some of them are still running."""
-    total, most = prompt, NOTHING
+    total, maximum = prompt, NOTHING
     for used in ended:
-        total, most = total + used, most.at_least(used)
+        total, maximum = total + used, maximum.at_least(used)
     if not ended:
         return bound()
-    return (total + most.times(command.voting.n - len(ended))).at_most(bound().at_least(total))
+    return (total + maximum.times(command.voting.n - len(ended))).at_most(bound().at_least(total))

@@ -28,10 +28,10 @@ async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
     """Make the plan of a request with the deployment's planner."""
     if scope.services.planner is Planner.STATIC:
         return Planned(made_at(static_plan(run.request), scope.clock.now()))
-    asking, asked = await planner_command(scope.services, run.request, run.bounds)
-    output = (await infer(replace(run, request=asked), asking, scope, InferencePurpose.PLAN)).output
+    asking, planner_request = await planner_command(scope.services, run.request, run.bounds)
+    output = (await infer(replace(run, request=planner_request), asking, scope, InferencePurpose.PLAN)).output
     try:
-        plan = plan_of(run.request, asked, output)
+        plan = plan_of(run.request, planner_request, output)
     except PaganticError:
         scope.inference.lost += output.usage
         raise

@@ -107,9 +107,9 @@ class Memory:
                 summary = last
         past = _Past(history, first, cuts, last_start, summary)
         cuts = memory.cuts_from(cuts, memory.cut_at(cuts, past.covered))
-        most = self._policy.max_messages
-        if most:
-            cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), most, last_start))
+        max_messages = self._policy.max_messages
+        if max_messages:
+            cuts = memory.cuts_from(cuts, memory.cut_for(cuts, [1] * len(history), max_messages, last_start))
         return replace(past, cuts=cuts)
 
     async def _evict(self, prepared: Prepared, past: _Past, start: int) -> tuple[Prepared, Summary | None]:
@@ -132,20 +132,20 @@ class Memory:
         sizes = [memory.byte_count(message) for message in past.history]
         if self._fits_by_bytes(prepared, past, sizes):
             return past.cuts[0]
-        most, model = self._policy.max_tokens, self._request.hints.model
+        max_tokens, model = self._policy.max_tokens, self._request.hints.model
         window = self._inference.context_window(model)
-        nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (most, window) if limit)])
+        nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (max_tokens, window) if limit)])
         cuts = memory.cuts_from(past.cuts, memory.cut_by_size(past.cuts, sizes, nearest))
         start = cuts[0]
         messages = self._prompt(prepared, past.history[start:], past.summary)
         count = await self._count(messages, prepared.tools, past.history[start:], model)
         sizes[start:] = count.texts
-        window, said = count.context_window, sum(count.texts)
-        others = count.chat - said  # the rest of the prompt, and the template's text around the messages
-        limits = [most] if most else []
+        window, history_tokens = count.context_window, sum(count.texts)
+        others = count.chat - history_tokens  # the rest of the prompt, and the template's text around the messages
+        limits = [max_tokens] if max_tokens else []
         if window:
             limits.append(window - others - self._reserved(start, past, window))
-        if not limits or said <= min(limits):
+        if not limits or history_tokens <= min(limits):
             return start
         if window:
             limits.append(window - others - self._reserved(len(past.history), past, window))
@@ -153,9 +153,9 @@ class Memory:
 
     def _fits_by_bytes(self, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
         """Return whether the whole history is certain to fit, judged by its bytes alone."""
-        start, most = past.cuts[0], self._policy.max_tokens
+        start, max_tokens = past.cuts[0], self._policy.max_tokens
         window = self._inference.context_window(self._request.hints.model)
-        if not window or (most and sum(sizes[start:]) > most):
+        if not window or (max_tokens and sum(sizes[start:]) > max_tokens):
             return False
         messages = self._prompt(prepared, past.history[start:], past.summary)
         used = memory.most_tokens(messages, prepared.tools) + self._reserved(start, past, window)
@@ -174,7 +174,7 @@ class Memory:
         """Have the model summarize evicted messages, and add the usage. The summary is empty if this fails."""
         model = self._request.hints.model
         window = self._inference.context_window(model)
-        most = memory.summary_tokens(window)
+        max_tokens = memory.summary_tokens(window)
         room = memory.summary_room(window or UNKNOWN_WINDOW)
         tokens: Sequence[int] = [memory.byte_count(message) for message in gone]
         if sum(tokens) > room:
@@ -191,7 +191,7 @@ class Memory:
         reason = "the model said nothing"
         text = ""
         try:
-            hints = replace(side_hints(self._request.hints), max_tokens=most, temperature=0.0)
+            hints = replace(side_hints(self._request.hints), max_tokens=max_tokens, temperature=0.0)
             asking = replace(self._run, request=replace(self._request, hints=hints))
             output = (await infer(asking, command, self._scope, InferencePurpose.SUMMARY)).output
             text = output.content.strip()

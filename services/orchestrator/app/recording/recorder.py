@@ -171,7 +171,7 @@ class Recorder:
         if self._finishing is None:
             failure = response.failure
             *before, last = transitions
-            envelopes = [self._envelope(one) for one in before]
+            envelopes = [self._envelope(transition) for transition in before]
             moved = self._envelope(last, failure=failure)
             took_s = (moved.timestamp - self.record.started_at).total_seconds()
             completed = self._envelope(Completed(response), duration_s=took_s, failure=failure)

@@ -16,9 +16,9 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
 
     Returns None if there is no usage.
     """
-    asked = request.hints.model
-    cost = cost_usd(usage, prices_for(prices, asked, model))
-    return account_total(request.account, usage, model or asked, cost, request.session_id)
+    alias = request.hints.model
+    cost = cost_usd(usage, prices_for(prices, alias, model))
+    return account_total(request.account, usage, model or alias, cost, request.session_id)
 
 
 def account_total(

@@ -65,25 +65,25 @@ class Admission:
         """
         request = submission.request
         _check(submission)
-        found: Execution | ExecutionRecord | None = await self._find_running(request.key)
-        taken: RecordedAnswers | None = None
-        if found is None and request.replay is not None:
-            found = await self._existing(submission, ended)  # The recorded execution may have been deleted.
-        if found is None and request.replay is not None:
-            submission, taken = await self._take(submission, request.replay)
-            found = await self._find_running(request.key)
-        if found is None:
+        existing: Execution | ExecutionRecord | None = await self._find_running(request.key)
+        answers: RecordedAnswers | None = None
+        if existing is None and request.replay is not None:
+            existing = await self._existing(submission, ended)  # The recorded execution may have been deleted.
+        if existing is None and request.replay is not None:
+            submission, answers = await self._take(submission, request.replay)
+            existing = await self._find_running(request.key)
+        if existing is None:
             execution, takes_turn = self._register(submission)
-            admit = partial(self._admit, submission, ended, takes_turn, taken)
+            admit = partial(self._admit, submission, ended, takes_turn, answers)
             execution.task = asyncio.create_task(execution.live(admit, self._forget))
-            found = await _admission_of(execution) or execution
-        if found.fingerprint != submission.fingerprint:
+            existing = await _admission_of(execution) or execution
+        if existing.fingerprint != submission.fingerprint:
             raise Conflict(
                 f"request_id {request.request_id!r} was used with another payload or by another caller: take a new one"
             )
-        if isinstance(found, Execution):
-            return found
-        return await self._go_on(found, submission, may_run_again=ended is None)
+        if isinstance(existing, Execution):
+            return existing
+        return await self._go_on(existing, submission, may_run_again=ended is None)
 
     async def _go_on(
         self, found: ExecutionRecord, submission: Submission, *, may_run_again: bool
@@ -105,9 +105,9 @@ class Admission:
         orchestrator was faster. Raises PreconditionFailed if the execution cannot be read. If the caller is cancelled
         meanwhile, the execution continues without watchers.
         """
-        found = await self._registry.get(record.key)
-        if found is not None:
-            return found
+        running = await self._registry.get(record.key)
+        if running is not None:
+            return running
         if self._is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
         execution = Execution(Recorder(self._journal, self._clock, record), account=account, halted_by=stop)
@@ -120,10 +120,10 @@ class Admission:
     async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, RecordedAnswers]:
         """Return a replay with the recorded variant, and the recorded results, which count toward its size."""
         environment = self._environment
-        request, taken = await take_recorded(
+        request, answers = await take_recorded(
             self._journal, submission.request, policy, environment.services.experiments, environment.limits.plan_bounds
         )
-        return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(taken)), taken
+        return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(answers)), answers
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
         """Return the running execution of a key. Waits until a stopping execution has ended."""
@@ -242,14 +242,14 @@ class Admission:
             after_sequence=admitted.after_sequence,
         )
         request = admitted.request
-        taken = await restore_recorded(self._journal, request, admitted.bounds)
-        self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
+        answers = await restore_recorded(self._journal, request, admitted.bounds)
+        self._registry.recount(execution, text_size(request) + text_size(answers), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
         limits = time_limits(request, max_execution_s).after(spent_s)
         execution.request = request
         self._turns.join(request, is_limited=False)
-        return self._driver(execution, replayed, limits, taken)
+        return self._driver(execution, replayed, limits, answers)
 
     def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits, taken: RecordedAnswers | None) -> Driver:
         return Driver(
@@ -291,8 +291,8 @@ async def _admission_of(execution: Execution) -> ExecutionRecord | None:
     try:
         return await asyncio.shield(execution.admission)
     except asyncio.CancelledError:
-        left = caller_left()
-        execution.admission.add_done_callback(lambda _: _stop_unwatched(execution, left))
+        failure = caller_left()
+        execution.admission.add_done_callback(lambda _: _stop_unwatched(execution, failure))
         raise
 
 

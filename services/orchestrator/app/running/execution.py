@@ -203,13 +203,13 @@ class Execution:
         """Return the driver, or None if the admission was refused. Sets the result of the admission for its waiters."""
         existing: ExecutionRecord | None = None
         try:
-            found = await admit(self)
-            if isinstance(found, Driver):
+            outcome = await admit(self)
+            if isinstance(outcome, Driver):
                 self._phase = Phase.RUNNING
-                self._times_out_at = Deadline.after(time.monotonic(), found.limits.left_s)
+                self._times_out_at = Deadline.after(time.monotonic(), outcome.limits.left_s)
                 self.admission.set_result(None)
-                return found
-            existing = found
+                return outcome
+            existing = outcome
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.admission.set_exception(error)
             self.admission.exception()  # the caller may be cancelled, and asyncio would log the unretrieved exception

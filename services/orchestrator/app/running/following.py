@@ -37,17 +37,17 @@ async def follow(
     """
     sequence = max(after, await environment.journal.after_sequence(record.key))
     resumed: Execution | None = None
-    async with aclosing(_stored(record, environment.journal, admission, sequence)) as found:
-        async for one in found:
-            if isinstance(one, Execution):
-                resumed = one
+    async with aclosing(_stored(record, environment.journal, admission, sequence)) as stored_events:
+        async for item in stored_events:
+            if isinstance(item, Execution):
+                resumed = item
             else:
-                sequence = one.sequence
-                yield one
+                sequence = item.sequence
+                yield item
     if resumed is None:
         return
-    left = watch(resumed, sequence) if watches else resumed.recorder.broadcast.watch(sequence)
-    async with aclosing(left) as events:
+    live_events = watch(resumed, sequence) if watches else resumed.recorder.broadcast.watch(sequence)
+    async with aclosing(live_events) as events:
         async for event in events:
             yield event
 
@@ -58,12 +58,12 @@ async def _stored(
     """Yield the stored events after a sequence number. If the execution is resumed here, yield it last."""
     with journal.watching(record.key) as changes:
         while True:
-            had_ended, known = record.response is not None, sequence
+            had_ended, previous_sequence = record.response is not None, sequence
             events = await journal.timeline(record.key, sequence, FOLLOWED_AT_ONCE)
             for event in events:
                 sequence = event.sequence
                 yield event
-            if (had_ended and sequence == known) or _has_completed(events):
+            if (had_ended and sequence == previous_sequence) or _has_completed(events):
                 return
             record = await journal.get(record.key)
             if record.is_interrupted and (resumed := await admission.resume(record)) is not None:

@@ -115,9 +115,9 @@ class Registry:
 
     async def get(self, key: ExecutionKey) -> Execution | None:
         """Return the execution of a key once it is admitted, or None if there is no execution."""
-        while (found := self._running.get(key)) is not None and not found.admission.done():
-            await asyncio.wait([found.admission])
-        return found
+        while (execution := self._running.get(key)) is not None and not execution.admission.done():
+            await asyncio.wait([execution.admission])
+        return execution
 
     def add(self, execution: Execution) -> None:
         """Reserve the free key of an execution.

@@ -142,10 +142,10 @@ class Budget:
         The grant is larger than `least` if possible, but then at most half of the amount left, so that other
         orchestrators can get grants too.
         """
-        left = self.left()
-        if not left.covers(least):
+        remaining = self.left()
+        if not remaining.covers(least):
             return None
-        return least.times(GRANT_FACTOR).at_most(left.half()).at_least(least)
+        return least.times(GRANT_FACTOR).at_most(remaining.half()).at_least(least)
 
 
 _UNLIMITED = 2**62

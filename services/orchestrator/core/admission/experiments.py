@@ -102,9 +102,9 @@ class Experiments:
         return all(self.may_use(tenant, variant.model) for variant in experiment.variants if variant.model)
 
     def _named(self, request: Request, named: ExperimentVariant) -> tuple[Experiment, Variant]:
-        visible = {one.name: one for one in self.declared if not one.tenants or request.tenant in one.tenants}
+        visible = {item.name: item for item in self.declared if not item.tenants or request.tenant in item.tenants}
         experiment = _known("experiment", named.experiment, visible)
-        variant = _known("variant", named.variant, {one.name: one for one in experiment.variants})
+        variant = _known("variant", named.variant, {item.name: item for item in experiment.variants})
         if field := experiment.find_mismatch(request):
             raise InvalidRequest(
                 f"variant.experiment {experiment.name!r} is not about this request: its {field} is another; leave "
@@ -142,11 +142,13 @@ def as_recorded(request: Request, recorded: Request) -> Request:
     was, choice = recorded.base, request.choice
     if was is None or not choice.takes_part or choice.named not in (None, recorded.variant):
         return request
-    asked, given = _base_of(request), _base_of(recorded)
+    requested_settings, recorded_settings = _base_of(request), _base_of(recorded)
     kept = VariantBase(
-        given.model if asked.model == was.model else asked.model,
-        given.temperature if asked.temperature == was.temperature else asked.temperature,
-        given.template if asked.template == was.template else asked.template,
+        recorded_settings.model if requested_settings.model == was.model else requested_settings.model,
+        recorded_settings.temperature
+        if requested_settings.temperature == was.temperature
+        else requested_settings.temperature,
+        recorded_settings.template if requested_settings.template == was.template else requested_settings.template,
     )
     return replace(_with(request, kept), variant=recorded.variant, base=was)
 

@@ -43,10 +43,10 @@ def decision_messages(system_prompt: str, messages: Sequence[Message]) -> tuple[
     quoted in one message, so that they are not turns of the conversation and cannot answer in place of the model.
     """
     first = next((index for index, message in enumerate(messages) if message.role is not Role.SYSTEM), 0)
-    given = [message.content for message in messages[:first]]
-    instructions = "\n\n".join(part for part in (_TASK, system_prompt, *given) if part)
-    asked = f"Input:\n\n{fenced(_text_of(messages[first:]))}\n\n"
-    return Message(Role.SYSTEM, content=instructions), Message(Role.USER, content=asked)
+    system_texts = [message.content for message in messages[:first]]
+    instructions = "\n\n".join(part for part in (_TASK, system_prompt, *system_texts) if part)
+    user_text = f"Input:\n\n{fenced(_text_of(messages[first:]))}\n\n"
+    return Message(Role.SYSTEM, content=instructions), Message(Role.USER, content=user_text)
 
 
 def ask(question: Question) -> AskedQuestion:

@@ -160,8 +160,8 @@ def byte_count(message: Message) -> int:
 def most_tokens(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
     """Return an upper bound for the token count of a prompt, based on its size in bytes."""
     described = sum(len(f"{tool.name}{tool.description}{tool.parameters_json}".encode()) for tool in tools)
-    said = sum(byte_count(message) + _MESSAGE_BYTES for message in messages)
-    return _PROMPT_BYTES + said + 2 * described + _TOOL_BYTES * len(tools)
+    message_bytes = sum(byte_count(message) + _MESSAGE_BYTES for message in messages)
+    return _PROMPT_BYTES + message_bytes + 2 * described + _TOOL_BYTES * len(tools)
 
 
 def output_tokens(max_tokens: int, window: int) -> int:
@@ -202,15 +202,17 @@ def summary_request(
     If the messages exceed `room` tokens, the oldest messages are left out. If the newest message alone is too long, its
     end is left out.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for message, count in zip(reversed(gone), reversed(tokens), strict=True):
         if count > room:
-            if not said:
-                said.append(f"{message.role}: {counted_text(message).encode()[: max(0, room)].decode(errors='ignore')}")
+            if not lines:
+                lines.append(
+                    f"{message.role}: {counted_text(message).encode()[: max(0, room)].decode(errors='ignore')}"
+                )
             break
         room -= count + _MESSAGE_BYTES
-        said.append(f"{message.role}: {counted_text(message)}")
-    asked = "\n".join(["What was said:", *reversed(said)])
+        lines.append(f"{message.role}: {counted_text(message)}")
+    user_text = "\n".join(["What was said:", *reversed(lines)])
     if summary is not None and summary.text:
-        asked = "\n".join([f"Summary so far:\n{summary.text}\n", "What was said since:", *reversed(said)])
-    return (Message(Role.SYSTEM, content=_SUMMARY_INSTRUCTIONS), Message(Role.USER, content=asked))
+        user_text = "\n".join([f"Summary so far:\n{summary.text}\n", "What was said since:", *reversed(lines)])
+    return (Message(Role.SYSTEM, content=_SUMMARY_INSTRUCTIONS), Message(Role.USER, content=user_text))

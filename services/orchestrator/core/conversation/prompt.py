@@ -31,12 +31,12 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
     """
     if request.text_prompt:
         return ()
-    given = list(request.messages)
+    turn_messages = list(request.messages)
     instructions = [prepared.system_prompt]
-    if given[0].role is Role.SYSTEM:
-        instructions.append(given.pop(0).content)
+    if turn_messages[0].role is Role.SYSTEM:
+        instructions.append(turn_messages.pop(0).content)
     instructions.append(schema_prompt(request))
-    messages = _conversation(prepared, given)
+    messages = _conversation(prepared, turn_messages)
     if prepared.context_message is not None:
         _put_context(request, messages, prepared.context_message)
     if system := _join_parts(instructions):

@@ -104,15 +104,15 @@ class PromptTemplate:
         if missing := sorted(self.names - variables.keys()):
             raise PromptTemplateError(f"variable {missing[0]!r} is missing")
         if unknown := sorted(variables.keys() - self.names):
-            known = ", ".join(sorted(self.names)) or "none"
-            raise PromptTemplateError(f"variable {unknown[0][:64]!r} is not one of its variables: {known}")
+            names = ", ".join(sorted(self.names)) or "none"
+            raise PromptTemplateError(f"variable {unknown[0][:64]!r} is not one of its variables: {names}")
         parts: list[str] = []
-        left = MAX_PROMPT_CHARS
+        remaining_chars = MAX_PROMPT_CHARS
         values: dict[str, object] = dict(variables)
         values |= {name: _session_value(session, key) for name, key in self._keys.items()}
         for part in self._template.generate(values):
-            left -= len(part)
-            if left < 0:
+            remaining_chars -= len(part)
+            if remaining_chars < 0:
                 raise PromptTemplateError(f"the prompt has more than {MAX_PROMPT_CHARS} characters")
             parts.append(part)
         return "".join(parts)
@@ -146,9 +146,9 @@ def _name_session_values(node: nodes.Node) -> dict[str, str]:
     def renamed(value: Any) -> Any:
         if not isinstance(value, nodes.Node):
             return value
-        found = _named(value, keys)
-        rename_fields(found)
-        return found
+        new_node = _named(value, keys)
+        rename_fields(new_node)
+        return new_node
 
     rename_fields(node)
     return keys
@@ -161,8 +161,8 @@ def _named(node: nodes.Node, keys: dict[str, str]) -> nodes.Node:
     key = _session_key(node)
     if key is None:
         return node
-    known = {kept: name for name, kept in keys.items()}
-    name = known.get(key, f"{_SESSION_VALUE}{len(keys)}")
+    names_by_key = {kept: name for name, kept in keys.items()}
+    name = names_by_key.get(key, f"{_SESSION_VALUE}{len(keys)}")
     keys[name] = key
     return nodes.Name(name, "load", lineno=node.lineno)
 

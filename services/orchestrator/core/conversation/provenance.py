@@ -14,14 +14,14 @@ _SUMMARY = "the summary of the conversation"
 
 def provenance_of(request: Request, prepared: Prepared) -> Provenance:
     """Return the provenance of a conversation before its first inference."""
-    known = Provenance()
-    known.trust(prepared.system_prompt)
+    provenance = Provenance()
+    provenance.trust(prepared.system_prompt)
     history = prepared.history
     if len(history) > prepared.history_end - prepared.history_start:  # A leading summary may repeat text of any author.
-        known.distrust(history[0].content, _SUMMARY)
+        provenance.distrust(history[0].content, _SUMMARY)
         history = history[1:]
-    known.add_history((*history, *request.messages))
-    return known
+    provenance.add_history((*history, *request.messages))
+    return provenance
 
 
 def add_rounds(known: Provenance, prepared: Prepared, transcript: Sequence[Message]) -> None:

@@ -36,11 +36,11 @@ def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Mess
     quoted in any role, so that a chunk cannot answer in place of the model.
     """
     yes, no = YES_OR_NO
-    asked = (
+    user_text = (
         f"{lay_out(chunks, is_fenced=True)}\n\nQuestion:\n\n{fenced(question[-MAX_QUERY_CHARS:])}\n\n"
         f"Does the context have the answer to the question? Answer {yes} or {no}."
     )
-    return (Message(Role.USER, content=asked),)
+    return (Message(Role.USER, content=user_text),)
 
 
 def refusal_of(request: Request, probability: float | None) -> Failure | None:

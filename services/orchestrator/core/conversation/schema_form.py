@@ -61,7 +61,7 @@ class _Writer:
             return " | ".join(_literal(value) for value in schema.get("enum", [schema.get("const")]))
         alternatives = _alternatives_of(schema)
         if alternatives is not None:
-            return " | ".join(self.type_of(one, indent, depth + 1) for one in alternatives)
+            return " | ".join(self.type_of(alternative, indent, depth + 1) for alternative in alternatives)
         return self._plain_type_of(schema, indent, depth)
 
     def _plain_type_of(self, schema: Mapping[str, Any], indent: int, depth: int) -> str:
@@ -104,10 +104,10 @@ def _alternatives_of(schema: Mapping[str, Any]) -> list[Any] | None:
     """Return the alternative schemas of a union, or None if the schema is not a union."""
     for union in ("anyOf", "oneOf"):
         if union in schema:
-            found: list[Any] = schema[union]
-            return found
+            alternatives: list[Any] = schema[union]
+            return alternatives
     if isinstance(schema.get("type"), list):
-        return [{**schema, "type": one} for one in schema["type"]]
+        return [{**schema, "type": type_name} for type_name in schema["type"]]
     return None
 
 
@@ -124,12 +124,12 @@ def _target_of(reference: Any, root: Mapping[str, Any]) -> Any:
     """Return the target of a reference within the document; the target may be another reference."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         raise _NoFormError
-    found: Any = root
+    target: Any = root
     for part in reference[2:].split("/"):
-        if not isinstance(found, dict) or part not in found:
+        if not isinstance(target, dict) or part not in target:
             raise _NoFormError
-        found = found[part]
-    return found
+        target = target[part]
+    return target
 
 
 def _literal(value: Any) -> str:

@@ -106,11 +106,11 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
     """Return the messages that are added to a stored conversation."""
     if not run.request.is_turn:
         return ()
-    asked = [message for message in run.request.messages if message.role is not Role.SYSTEM]
+    new_messages = [message for message in run.request.messages if message.role is not Role.SYSTEM]
     if not response.content or run.handed_over:  # The turn already has the text sent with the calls.
-        return (*asked, *run.turn)
+        return (*new_messages, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
-    return (*asked, *run.turn, answer)
+    return (*new_messages, *run.turn, answer)
 
 
 def _response(run: Run) -> Response:

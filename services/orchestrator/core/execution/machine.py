@@ -49,5 +49,5 @@ def step(run: Run, happened: Input) -> Outcome:
 def _check_answer(run: Run, happened: Input) -> None:
     answer = ANSWER_OF.get(type(run.outstanding))  # type: ignore[arg-type]  # None has no answer
     if answer is None or not isinstance(happened, answer | Failed):
-        asked, given = type(run.outstanding).__name__, type(happened).__name__
-        raise IllegalInputError(f"{given} does not answer {asked} in {run.state}")
+        command_name, input_name = type(run.outstanding).__name__, type(happened).__name__
+        raise IllegalInputError(f"{input_name} does not answer {command_name} in {run.state}")

@@ -113,8 +113,8 @@ class InferenceProgress:
 
     def add(self, delta: InferenceDelta, *, keeps_text: bool = True) -> None:
         """Add the next piece of an inference. If `keeps_text` is False, add only its usage."""
-        said = self._said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
-        self._said = replace(said, usage=delta.usage)
+        output = self._said or InferenceOutput("", FinishReason.ERROR, model=delta.model, seed=delta.seed)
+        self._said = replace(output, usage=delta.usage)
         if keeps_text and delta.content:
             self._contents.append(delta.content)
         if keeps_text and delta.reasoning:
@@ -122,11 +122,11 @@ class InferenceProgress:
 
     def give_up(self) -> InferenceOutput:
         """Count the current inference as lost, and return its output so far."""
-        given = self.said or InferenceOutput("", FinishReason.ERROR)
+        output = self.said or InferenceOutput("", FinishReason.ERROR)
         self.said = None
-        self.lost += given.usage
+        self.lost += output.usage
         self.calls.clear()
-        return given
+        return output
 
     def charge(self, output: InferenceOutput) -> InferenceOutput:
         """Return an output with the usage of the lost inferences added, and reset that usage."""
@@ -175,7 +175,7 @@ class Progress:
         self.inner.clear()
         self.replicas.clear()
         self.vote_usage = TokenUsage()
-        self.inferences = {step: one for step, one in self.inferences.items() if not step}
+        self.inferences = {step: inference for step, inference in self.inferences.items() if not step}
         self._end_inference("", happened)
 
     def _end_inference(self, step: str, happened: Input) -> None:
@@ -192,17 +192,17 @@ class Progress:
     @property
     def began(self) -> tuple[CallBegan, ...]:
         """The calls that began. Each of them may have run."""
-        return tuple(one for one in self.inner if isinstance(one, CallBegan))
+        return tuple(entry for entry in self.inner if isinstance(entry, CallBegan))
 
     @property
     def records(self) -> tuple[ToolCallRecord, ...]:
         """The records of the calls that ended or were given up, in this order."""
-        return tuple(one.record for one in self.inner if isinstance(one, CallEnded | CallGivenUp))
+        return tuple(entry.record for entry in self.inner if isinstance(entry, CallEnded | CallGivenUp))
 
     @property
     def steps(self) -> tuple[StepEnded, ...]:
         """The steps that ended, in the order in which they ended."""
-        return tuple(one for one in self.inner if isinstance(one, StepEnded))
+        return tuple(entry for entry in self.inner if isinstance(entry, StepEnded))
 
     @property
     def ended_replicas(self) -> tuple[Replica, ...]:
@@ -215,39 +215,39 @@ class Progress:
         The number is 0 if the machine has not run.
         """
         nested = list(self._nested(step))
-        number = max((one.number for one in nested), default=0)
-        return number, tuple(one.happened for one in nested if one.number == number)
+        number = max((entry.number for entry in nested), default=0)
+        return number, tuple(entry.happened for entry in nested if entry.number == number)
 
     def has_called(self, step: str) -> bool:
         """Return whether a step of a plan has begun a tool call that may have run."""
         unknown = {record.id for record in self.records if record.is_unknown_tool}
-        return any(one.step == step and one.call_id not in unknown for one in self.began)
+        return any(call.step == step and call.call_id not in unknown for call in self.began)
 
     def calls_of(self, step: str, since: int = 0) -> CallProgress:
         """Return the calls of one machine since its last input, ignoring the first `since` entries."""
         own: list[CallBegan | CallEnded] = []
-        for one in self.inner[since:]:
-            if isinstance(one, NestedInput) and one.step == step:
+        for entry in self.inner[since:]:
+            if isinstance(entry, NestedInput) and entry.step == step:
                 own.clear()
-            if isinstance(one, CallBegan | CallEnded) and one.step == step:
-                own.append(one)
+            if isinstance(entry, CallBegan | CallEnded) and entry.step == step:
+                own.append(entry)
         return CallProgress(tuple(own))
 
     def usage_of_step(self, step: str) -> TokenUsage:
         """Return the usage of a plan's step over all its runs."""
-        inside = sum((usage_of(one.happened) for one in self._nested(step)), TokenUsage())
+        inside = sum((usage_of(entry.happened) for entry in self._nested(step)), TokenUsage())
         inference = self.inferences.get(step, InferenceProgress())
         return inside + inference.usage
 
     def unended_usage(self) -> TokenUsage:
         """Return the usage of the unfinished steps of a plan."""
-        ended = {one.result.name for one in self.steps}
-        begun = {one.step for one in self.inner if isinstance(one, NestedInput)}
+        ended = {entry.result.name for entry in self.steps}
+        begun = {entry.step for entry in self.inner if isinstance(entry, NestedInput)}
         begun.update(step for step in self.inferences if step)
         return sum((self.usage_of_step(step) for step in sorted(begun - ended)), TokenUsage())
 
     def _nested(self, step: str) -> Iterator[NestedInput]:
-        return (one for one in self.inner if isinstance(one, NestedInput) and one.step == step)
+        return (entry for entry in self.inner if isinstance(entry, NestedInput) and entry.step == step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class CallProgress:
     @property
     def records(self) -> tuple[ToolCallRecord, ...]:
         """The records of the calls that ended."""
-        return tuple(one.record for one in self.calls if isinstance(one, CallEnded))
+        return tuple(call.record for call in self.calls if isinstance(call, CallEnded))
 
     def record_of(self, call_id: str) -> ToolCallRecord | None:
         """Return the record of a call, or None if the call has not ended."""
@@ -268,13 +268,13 @@ class CallProgress:
     def lost_call(self, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
         """Return a call that must not run again, or None. The call may have run, and its tool is not idempotent."""
         ended = {record.id for record in self.records}
-        open_calls = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id not in ended)
-        return next((one for one in open_calls if not _is_idempotent(one, tools)), None)
+        open_calls = (call for call in self.calls if isinstance(call, CallBegan) and call.call_id not in ended)
+        return next((call for call in open_calls if not _is_idempotent(call, tools)), None)
 
     def is_lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> bool:
         """Return whether a call may have run and its tool is not idempotent, so that it must not run again."""
-        began = (one for one in self.calls if isinstance(one, CallBegan) and one.call_id == call_id)
-        return any(not _is_idempotent(one, tools) for one in began)
+        began = (call for call in self.calls if isinstance(call, CallBegan) and call.call_id == call_id)
+        return any(not _is_idempotent(call, tools) for call in began)
 
 
 def _is_idempotent(call: CallBegan, tools: Mapping[str, ToolDefinition]) -> bool:
@@ -296,11 +296,11 @@ def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") 
     if not run.replicas:  # After the count, the machine has the replicas.
         replicas = progress.ended_replicas
         usage += progress.vote_usage
-    known = {record.id for record in run.records}
+    recorded_ids = {record.id for record in run.records}
     return Failed(
         failure,
-        records=tuple(record for record in progress.records if record.id not in known),
-        results=tuple(one.result for one in progress.steps),
+        records=tuple(record for record in progress.records if record.id not in recorded_ids),
+        results=tuple(ended_step.result for ended_step in progress.steps),
         replicas=replicas,
         usage=usage,
         output=output,
@@ -312,7 +312,7 @@ def _stopped(inference: InferenceProgress) -> InferenceOutput | None:
 
     Returns None if there is neither output nor usage.
     """
-    said = inference.said
-    if said is None and inference.lost == TokenUsage():
+    output = inference.said
+    if output is None and inference.lost == TokenUsage():
         return None
-    return replace(said or InferenceOutput("", FinishReason.ERROR), usage=inference.usage)
+    return replace(output or InferenceOutput("", FinishReason.ERROR), usage=inference.usage)

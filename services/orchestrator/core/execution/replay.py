@@ -77,8 +77,8 @@ def replay(entries: Sequence[Entry]) -> Replay:
     first, *rest = entries or (None,)
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument
-    found = machine.start(first.request, first.bounds)
-    transitions = found.transitions
+    outcome = machine.start(first.request, first.bounds)
+    transitions = outcome.transitions
     progress = Progress()
     for entry in rest:
         match entry:
@@ -87,7 +87,7 @@ def replay(entries: Sequence[Entry]) -> Replay:
             case CallBegan() | CallEnded() | StepEnded() | NestedInput():
                 progress.add(entry)
             case _:
-                found = machine.step(found.run, entry)
-                transitions += found.transitions
+                outcome = machine.step(outcome.run, entry)
+                transitions += outcome.transitions
                 progress.answer(entry)
-    return Replay(first, found, transitions, progress)
+    return Replay(first, outcome, transitions, progress)

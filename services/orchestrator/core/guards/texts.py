@@ -31,14 +31,14 @@ def texts_of(request: Request) -> tuple[GuardedText, ...]:
 
     The results of tools that the caller ran count as tool results.
     """
-    found: list[GuardedText] = []
+    texts: list[GuardedText] = []
 
     def note(text: GuardedText) -> str:
-        found.append(text)
+        texts.append(text)
         return text.text
 
     _mapped(request, note)
-    return tuple(found)
+    return tuple(texts)
 
 
 def with_texts(request: Request, texts: Iterator[str]) -> Request:

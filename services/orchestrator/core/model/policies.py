@@ -90,7 +90,7 @@ class ReplayPolicy:
             raise InvalidRequest(
                 f"replay.tool_results has {len(self.results)} entries, at most {MAX_CHANGED_RESULTS} are taken"
             )
-        for call_id, count in Counter(one.call_id for one in self.results).items():
+        for call_id, count in Counter(result.call_id for result in self.results).items():
             require_printable("replay.tool_results.tool_call_id", call_id, MAX_CALL_ID_CHARS)
             if count > 1:
                 raise InvalidRequest(f"replay.tool_results has {count} results of the call {call_id!r}: send one")

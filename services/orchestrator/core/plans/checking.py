@@ -28,9 +28,9 @@ def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
 
     Returns the bounded plan, and its failure (PLAN_REJECTED or STEP_MISMATCH), or None if the plan is valid.
     """
-    asked = plan.policy
-    plan = replace(plan, policy=_bounded(asked, bounds))
-    objection = _objection_to_policy(asked) or _objection(plan)
+    requested_policy = plan.policy
+    plan = replace(plan, policy=_bounded(requested_policy, bounds))
+    objection = _objection_to_policy(requested_policy) or _objection(plan)
     if objection:
         return plan, failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {objection}")
     mismatch = _mismatch(plan)
@@ -77,7 +77,10 @@ def _objection_to_order(plan: Plan, names: Sequence[str]) -> str:
     cycle = _cycle(needed)
     if cycle:
         return f"its steps wait for each other: {' -> '.join(cycle)}"
-    late = next((name for name in names if any(names.index(one) > names.index(name) for one in needed[name])), None)
+    late = next(
+        (name for name in names if any(names.index(dependency) > names.index(name) for dependency in needed[name])),
+        None,
+    )
     if plan.policy.require_linear and late is not None:
         return f"it must be linear, and step {late!r} depends on a later one"
     return ""
@@ -106,9 +109,9 @@ def _objection_to(step: Step, names: Sequence[str], policy: PlanPolicy) -> str:
 
 
 def _objection_to_kind(kind: str, policy: PlanPolicy) -> str:
-    known = (*StepKind, *sorted(policy.custom_kinds))
-    if kind not in known:
-        return f"is of kind {str(kind)!r}, which is not known: {', '.join(known)}"
+    kinds = (*StepKind, *sorted(policy.custom_kinds))
+    if kind not in kinds:
+        return f"is of kind {str(kind)!r}, which is not known: {', '.join(kinds)}"
     if policy.allowed_kinds is not None and kind not in policy.allowed_kinds:
         return f"is of kind {str(kind)!r}, which is not allowed"
     return ""
@@ -138,17 +141,17 @@ def _objection_to_values(step: Step) -> str:
 
 def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Return the steps of a dependency cycle in order, or an empty list if there is no cycle (Kahn's algorithm)."""
-    left = dict(dependencies)
-    while free := [name for name, needed in left.items() if not any(one in left for one in needed)]:
-        for one in free:
-            del left[one]
-    if not left:
+    remaining = dict(dependencies)
+    while free := [name for name, needed in remaining.items() if not any(step in remaining for step in needed)]:
+        for step in free:
+            del remaining[step]
+    if not remaining:
         return []
     path: list[str] = []
-    name = next(iter(left))
+    name = next(iter(remaining))
     while name not in path:
         path.append(name)
-        name = next(one for one in left[name] if one in left)
+        name = next(step for step in remaining[name] if step in remaining)
     return [*path[path.index(name) :], name]
 
 
@@ -164,14 +167,14 @@ def _mismatch(plan: Plan) -> str:
     while waiting:
         name = waiting.pop(0)
         step, needed = steps[name], dependencies[name]
-        if any(one not in gives for one in needed):
+        if any(dependency not in gives for dependency in needed):
             waiting.append(name)
             continue
-        taken = _taken(step, needed, gives)
-        wrong = _mismatch_of(step, taken, needed)
+        input_kinds = _taken(step, needed, gives)
+        wrong = _mismatch_of(step, input_kinds, needed)
         if wrong:
             return wrong
-        gives[name] = rules_of(step.kind).gives_of(next(iter(taken.values())))
+        gives[name] = rules_of(step.kind).gives_of(next(iter(input_kinds.values())))
     return ""
 
 
@@ -180,7 +183,7 @@ def _taken(step: Step, needed: Sequence[str], gives: Mapping[str, ValueKind]) ->
     if step.input is not None:
         return {"its input": step.input.kind}
     if needed:
-        return {f"step {one!r}, which gives": gives[one] for one in needed}
+        return {f"step {dependency!r}, which gives": gives[dependency] for dependency in needed}
     return {"the request, which gives": ValueKind.TEXT}
 
 

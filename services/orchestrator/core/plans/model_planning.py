@@ -77,16 +77,19 @@ def plan_schema(request: Request, tools: Sequence[ToolDefinition], bounds: PlanP
 
 def planner_messages(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> tuple[Message, ...]:
     """Return the conversation that asks a model for a plan. The answer must satisfy `plan_schema`."""
-    asked, offered = _INSTRUCTIONS.format(most=_most_steps(request, bounds)), _offered_kinds(request, tools, bounds)
+    instructions, offered = (
+        _INSTRUCTIONS.format(most=_most_steps(request, bounds)),
+        _offered_kinds(request, tools, bounds),
+    )
     if StepKind.TOOL in offered:
-        asked += _TOOL_LINES
-        asked += "".join(f"\n  {tool.name}: {tool.description}" for tool in tools[:MAX_PLANNED_TOOLS])
+        instructions += _TOOL_LINES
+        instructions += "".join(f"\n  {tool.name}: {tool.description}" for tool in tools[:MAX_PLANNED_TOOLS])
     if StepKind.RETRIEVE in offered:
-        asked += _RETRIEVE_LINE
+        instructions += _RETRIEVE_LINE
     if StepKind.VALIDATE in offered:
-        asked += _VALIDATE_LINE
+        instructions += _VALIDATE_LINE
     task = json.dumps(last_user_text(request, ()), ensure_ascii=False)
-    return (Message(Role.SYSTEM, content=asked), Message(Role.USER, content=f"Task: {task}"))
+    return (Message(Role.SYSTEM, content=instructions), Message(Role.USER, content=f"Task: {task}"))
 
 
 def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> set[StepKind]:
@@ -112,15 +115,15 @@ def planned(request: Request, answer: str) -> Plan:
     Internal (INFERENCE_MALFORMED_RESPONSE) if the answer is not a valid plan, as when it was cut off.
     """
     try:
-        found = parse_json(answer)
-        said_steps, rationale = found["steps"], found["rationale"]
+        document = parse_json(answer)
+        said_steps, rationale = document["steps"], document["rationale"]
     except (JsonTextError, KeyError, TypeError):
         message = "the planner's answer is not a valid plan"
         raise Internal(message, code=ErrorCode.INFERENCE_MALFORMED_RESPONSE) from None
     steps = _linked(context_steps(request))
-    for said in said_steps:
-        make = _STEP_MAKERS.get(said.get("kind"), _infer_step)
-        step = make(request, _unique(said["name"], steps), said, steps)
+    for raw_step in said_steps:
+        make = _STEP_MAKERS.get(raw_step.get("kind"), _infer_step)
+        step = make(request, _unique(raw_step["name"], steps), raw_step, steps)
         if step is not None:
             steps.append(step)
     if not steps or steps[-1].kind not in CHECKED:
@@ -135,8 +138,8 @@ def _infer_step(request: Request, name: str, said: Mapping[str, Any], before: Se
     if after is None:
         needed = _unused(before)
     else:
-        known = {step.name for step in before}
-        needed = tuple(dict.fromkeys(one for one in after if one in known))
+        earlier_names = {step.name for step in before}
+        needed = tuple(dict.fromkeys(dependency for dependency in after if dependency in earlier_names))
     return replace(infer_step(request, name, {"prompt": said["prompt"]}), depends_on=needed)
 
 
@@ -168,7 +171,7 @@ def _unique(name: str, before: Sequence[Step]) -> str:
     """Return a name, with a number appended if another step already has the name."""
     names = {step.name for step in before}
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return next(one for one in itertools.chain([name], numbered) if one not in names)
+    return next(candidate for candidate in itertools.chain([name], numbered) if candidate not in names)
 
 
 def _linked(steps: Sequence[Step]) -> list[Step]:

@@ -21,9 +21,9 @@ def text_of(value: Value) -> str:
         case ValueKind.CONTEXT:
             return lay_out(value.chunks, is_fenced=False)
         case ValueKind.CANDIDATES:
-            return "\n".join(f"[{number}] {one.content}" for number, one in enumerate(value.proposals, start=1))
+            return "\n".join(f"[{number}] {item.content}" for number, item in enumerate(value.proposals, start=1))
         case ValueKind.TOOL_RESULTS:
-            return "\n".join(f"{one.name}: {one.content}" for one in value.results)
+            return "\n".join(f"{item.name}: {item.content}" for item in value.results)
         case ValueKind.MESSAGES:
             return _last_content(value.messages)
         case _:
@@ -107,12 +107,12 @@ def arguments_of(step: Step, value: Value) -> str | None:
     if "arguments" in step.parameters:
         return dump_json(arguments)
     try:
-        found = parse_json(value.text, is_rewritable=True)
+        document = parse_json(value.text, is_rewritable=True)
     except JsonTextError:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return None
-    return dump_json(found)
+    return dump_json(document)
 
 
 def result_value(call_id: str, name: str, content: str) -> Value:

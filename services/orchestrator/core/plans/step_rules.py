@@ -151,7 +151,7 @@ def _check_parameter(name: str, value: Any, known: Mapping[str, _Types]) -> str:
         return f"has the parameter {name!r}, which its kind does not take; it takes {', '.join(known) or 'none'}"
     types = known[name]
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        return f"has {name!r} of a wrong type: it must be {' or '.join(one.__name__ for one in types)}"
+        return f"has {name!r} of a wrong type: it must be {' or '.join(expected.__name__ for expected in types)}"
     return _check_range(name, value)
 
 

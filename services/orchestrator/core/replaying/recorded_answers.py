@@ -62,7 +62,7 @@ class RecordedAnswers:
     @property
     def prepared(self) -> Prepared | None:
         """The recorded result of PREPARE, or None if it is not reused."""
-        return next((one.gave for one in self.answers if isinstance(one.gave, Prepared)), None)
+        return next((answer.gave for answer in self.answers if isinstance(answer.gave, Prepared)), None)
 
     def seed_at(self, step: str, position: int) -> int | None:
         """Return the seed of a machine's inference at a position, or None if there is no inference or no seed."""
@@ -76,14 +76,14 @@ class RecordedAnswers:
         changed its arguments.
         """
         if not step and call.id in self.kept_ids:
-            return next(one.record for one in self.calls if one.record.id == call.id)
-        left = [
-            one
-            for one in self.calls
-            if one.record.id not in self.kept_ids and one.record.id not in given and _is_equal(one.record, call)
+            return next(entry.record for entry in self.calls if entry.record.id == call.id)
+        candidates = [
+            entry
+            for entry in self.calls
+            if entry.record.id not in self.kept_ids and entry.record.id not in given and _is_equal(entry.record, call)
         ]
-        left.sort(key=lambda one: (one.record.id != call.id, one.step != step))
-        return left[0].record if left else None
+        candidates.sort(key=lambda entry: (entry.record.id != call.id, entry.step != step))
+        return candidates[0].record if candidates else None
 
 
 def _is_equal(record: ToolCallRecord, call: ToolCall) -> bool:

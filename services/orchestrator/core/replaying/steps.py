@@ -66,7 +66,7 @@ class Record:
     @property
     def step_names(self) -> tuple[str, ...]:
         """The names of the recorded steps, in order."""
-        return (*(one.name for one in self.answers), *(PLAN_STEP + one.result.name for one in self.plan_steps))
+        return (*(entry.name for entry in self.answers), *(PLAN_STEP + entry.result.name for entry in self.plan_steps))
 
 
 class StepNames:
@@ -122,7 +122,7 @@ def _seeds_of(entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, ...]]:
         if isinstance(entry, NestedInput) and entry.number == last_runs[entry.step]:
             machines.setdefault(entry.step, []).append(entry.happened)
     return {
-        step: tuple(_seed_of(one) for one in inputs if not isinstance(one, InputChecked))
+        step: tuple(_seed_of(answer) for answer in inputs if not isinstance(answer, InputChecked))
         for step, inputs in machines.items()
     }
 

@@ -46,13 +46,13 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
     first = policy.from_step or next((name for name in record.step_names if name in owners.values()), "")
     _check_step(first, record)
     answers = _answers_before(first, record)
-    _check_prepared(request, before, takes_prepared=any(one.name == PREPARE for one in answers))
+    _check_prepared(request, before, takes_prepared=any(entry.name == PREPARE for entry in answers))
     steps = _steps_beside(first, _plan_after(request, answers, bounds), record)
     _check_owners(owners, answers, steps)
     return RecordedAnswers(
-        answers=tuple(replace(one, gave=without_usage(one.gave)) for one in answers),
-        steps=tuple(step_without_usage(one) for one in steps),
-        calls=_calls_of(policy, record, _kept_ids(answers), {one.result.name for one in steps}),
+        answers=tuple(replace(entry, gave=without_usage(entry.gave)) for entry in answers),
+        steps=tuple(step_without_usage(entry) for entry in steps),
+        calls=_calls_of(policy, record, _kept_ids(answers), {entry.result.name for entry in steps}),
         kept_ids=_kept_ids(answers),
         seeds=record.seeds,
         makes_changes=policy.tools is ReplayTools.LIVE,
@@ -62,13 +62,13 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
 
 def _check_step(name: str, record: Record) -> None:
     if name and name not in record.step_names:
-        known = ", ".join(record.step_names[:MAX_NAMED_STEPS]) or "none"
-        raise InvalidRequest(f"replay.from_step: the record has no step {name!r}; its steps: {known}")
+        names = ", ".join(record.step_names[:MAX_NAMED_STEPS]) or "none"
+        raise InvalidRequest(f"replay.from_step: the record has no step {name!r}; its steps: {names}")
 
 
 def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, str]:
     """Return the step of each call that has a changed result, by the ID of the call."""
-    made = {one.record.id: PLAN_STEP + one.step for one in record.calls if one.step}
+    made = {entry.record.id: PLAN_STEP + entry.step for entry in record.calls if entry.step}
     for answer in record.answers:
         if isinstance(answer.gave, ToolsRan):
             made |= {call.id: answer.name for call in answer.gave.records}
@@ -86,9 +86,9 @@ def _check_owners(owners: Mapping[str, str], answers: Sequence[RecordedAnswer], 
 
     This is the case if reused answers depend on the recorded result, or if the plan step of the call is reused.
     """
-    taken = {PLAN_STEP + one.result.name for one in steps} | {one.name for one in answers[:-1]}
+    reused_names = {PLAN_STEP + entry.result.name for entry in steps} | {entry.name for entry in answers[:-1]}
     for call_id, owner in owners.items():
-        if owner in taken:
+        if owner in reused_names:
             raise InvalidRequest(
                 f"replay.tool_results changes the call {call_id!r}, but what follows from its step {owner!r} comes "
                 "from the record: name that step in replay.from_step"
@@ -97,7 +97,7 @@ def _check_owners(owners: Mapping[str, str], answers: Sequence[RecordedAnswer], 
 
 def _answers_before(first: str, record: Record) -> tuple[RecordedAnswer, ...]:
     """Return the answers before the first step that runs again: by default, the answers up to PREPARE."""
-    names = [one.name for one in record.answers]
+    names = [answer.name for answer in record.answers]
     if first in names:
         return record.answers[: names.index(first)]
     return record.answers[: names.index(PREPARE) + 1] if PREPARE in names else ()
@@ -124,14 +124,14 @@ def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: Pla
     Raises InvalidRequest if the request does not lead to the steps of the answers.
     """
     outcome = machine.start(replace(request, is_guarded=False), bounds)
-    for one in answers:
+    for answer in answers:
         expected = ANSWER_OF.get(type(outcome.command))
-        if expected is None or not isinstance(one.gave, expected):
+        if expected is None or not isinstance(answer.gave, expected):
             raise InvalidRequest(
-                f"the changed request does not come to the step {one.name!r}: name it, or an earlier one, in "
+                f"the changed request does not come to the step {answer.name!r}: name it, or an earlier one, in "
                 "replay.from_step"
             )
-        outcome = machine.step(outcome.run, one.gave)
+        outcome = machine.step(outcome.run, answer.gave)
     return outcome.run.plan
 
 
@@ -144,9 +144,9 @@ def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEn
         return ()
     before = record.plan.steps if record.plan is not None else ()
     changed = {step.name for step in plan.steps if step not in before}
-    failed = {one.result.name for one in record.plan_steps if one.result.failure is not None}
+    failed = {ended_step.result.name for ended_step in record.plan_steps if ended_step.result.failure is not None}
     again = _with_dependents(changed | failed | {first.removeprefix(PLAN_STEP)}, plan)
-    return tuple(one for one in record.plan_steps if one.result.name not in again)
+    return tuple(ended_step for ended_step in record.plan_steps if ended_step.result.name not in again)
 
 
 def _with_dependents(names: set[str], plan: Plan) -> set[str]:
@@ -158,7 +158,7 @@ def _with_dependents(names: set[str], plan: Plan) -> set[str]:
 
 
 def _kept_ids(answers: Sequence[RecordedAnswer]) -> frozenset[str]:
-    return frozenset(call.id for one in answers if isinstance(one.gave, ToolsRan) for call in one.gave.records)
+    return frozenset(call.id for answer in answers if isinstance(answer.gave, ToolsRan) for call in answer.gave.records)
 
 
 def _calls_of(
@@ -168,12 +168,12 @@ def _calls_of(
 
     The calls of reused steps are left out.
     """
-    changes = {one.call_id: one for one in policy.results}
+    changes = {item.call_id: item for item in policy.results}
     is_live = policy.tools is ReplayTools.LIVE
     return tuple(
-        _changed(one, changes.get(one.record.id))
-        for one in record.calls
-        if one.step not in steps and (not is_live or one.record.id in kept_ids or one.record.id in changes)
+        _changed(item, changes.get(item.record.id))
+        for item in record.calls
+        if item.step not in steps and (not is_live or item.record.id in kept_ids or item.record.id in changes)
     )
 
 
@@ -197,8 +197,8 @@ def without_usage(gave: Input) -> Input:
             return replace(gave, enforcement=replace(gave.enforcement, judge_usage=_FREE))
         case Sampled():
             replicas = tuple(
-                replace(one, enforcement=one.enforcement and replace(one.enforcement, judge_usage=_FREE))
-                for one in gave.replicas
+                replace(replica, enforcement=replica.enforcement and replace(replica.enforcement, judge_usage=_FREE))
+                for replica in gave.replicas
             )
             return replace(gave, replicas=replicas, usage=_FREE)
         case Planned() | Decided():

@@ -150,14 +150,14 @@ class _Replica:
 
         If the report is old, only this orchestrator's calls count.
         """
-        known, since_s = Load(seats=self.load.seats), -math.inf
+        load, since_s = Load(seats=self.load.seats), -math.inf
         if self.has_news(now_s):
-            known, since_s = self.load, self.news_s
+            load, since_s = self.load, self.news_s
         recent = [call for call in self.calls if call.begun_s >= since_s]
         pending = sum(call.new_tokens for call in recent if call.started_s is None)
-        if known.pending_tokens:
-            pending += max(0.0, known.pending_tokens - (now_s - self.news_s) / self.speed.token_s(expected_s))
-        return Load(round(pending), known.running + len(recent), known.waiting, known.seats)
+        if load.pending_tokens:
+            pending += max(0.0, load.pending_tokens - (now_s - self.news_s) / self.speed.token_s(expected_s))
+        return Load(round(pending), load.running + len(recent), load.waiting, load.seats)
 
     def held_blocks(self, keys: Iterable[int], now_s: float) -> int:
         """Return the number of a prompt's blocks that the replica holds, up to the first block that it lacks."""
@@ -197,9 +197,9 @@ class Replicas:
 
         The call counts until it ends.
         """
-        left = [address for address in self._replicas if address not in avoided]
-        talking = [address for address in left if self._is_talking(address, now_s)]
-        plans = [self._plan(address, prefixes, now_s) for address in talking or left]
+        candidates = [address for address in self._replicas if address not in avoided]
+        talking = [address for address in candidates if self._is_talking(address, now_s)]
+        plans = [self._plan(address, prefixes, now_s) for address in talking or candidates]
         if not plans:
             return None
         call = self._best(plans)

@@ -34,9 +34,9 @@ def grouped_of(text: str) -> str:
 
 def identifiers_of(words: Iterable[str]) -> list[str]:
     """Return the identifiers among words, followed by the hosts and other identifiers inside paths and URLs."""
-    found = [word for word in words if _IDENTIFIER.search(word)]
-    parts = [part for word in found for part in _PART.findall(word) if part != word and _is_telling(part)]
-    return [*found, *parts]
+    identifiers = [word for word in words if _IDENTIFIER.search(word)]
+    parts = [part for word in identifiers for part in _PART.findall(word) if part != word and _is_telling(part)]
+    return [*identifiers, *parts]
 
 
 def hosts_of(identifiers: Iterable[str]) -> list[str]:

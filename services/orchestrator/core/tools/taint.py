@@ -201,15 +201,15 @@ class Provenance:
             return (TaintedSpan("", "a conversation that is too long to be compared", ""),)
         if not self._untrusted:
             return ()
-        known = {join_words(words_of(word)) for word in _words_of_schema(_parsed(tool.parameters_json))}
-        found: dict[TaintedSpan, None] = {}
+        schema_words = {join_words(words_of(word)) for word in _words_of_schema(_parsed(tool.parameters_json))}
+        spans: dict[TaintedSpan, None] = {}
         for path, text, is_name in _parts(_parsed(arguments_json)):
             words = words_of(text)
-            if join_words(words) not in known and not (is_name and text.isidentifier()):
-                found |= dict.fromkeys(self._spans_of_value(path, text, words, tool))
-            if len(found) >= MAX_SPANS:
+            if join_words(words) not in schema_words and not (is_name and text.isidentifier()):
+                spans |= dict.fromkeys(self._spans_of_value(path, text, words, tool))
+            if len(spans) >= MAX_SPANS:
                 break
-        return tuple(found)[:MAX_SPANS]
+        return tuple(spans)[:MAX_SPANS]
 
     def _spans_of_value(self, path: str, text: str, words: Sequence[str], tool: ToolDefinition) -> list[TaintedSpan]:
         if not words or self._is_known(words):

@@ -182,5 +182,5 @@ def _broken(url: httpx.URL, error: httpx.HTTPError) -> ToolFailed:
 
 
 async def _resolve_by_system(name: str, port: int) -> Sequence[Address]:
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    return [ipaddress.ip_address(entry[4][0]) for entry in found]
+    entries = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return [ipaddress.ip_address(entry[4][0]) for entry in entries]

@@ -82,8 +82,8 @@ class RootedFiles:
         """Return entries of a folder by name, and whether there are more entries. Raises ToolFailed."""
         names = self._split(path, least=1)
         entries: list[Entry] = []
-        with self._explained(path), self._folder(names) as folder, os.scandir(folder) as found:
-            for entry in found:
+        with self._explained(path), self._folder(names) as folder, os.scandir(folder) as listing:
+            for entry in listing:
                 if len(entries) == max_entries:
                     return sorted(entries, key=_name_of), True
                 entries.append(_entry_of(entry))

@@ -117,8 +117,8 @@ def _check_tokens(tokens: Sequence[str]) -> None:
     depth = 0
     for token in tokens:
         if (token[0].isalpha() or token[0] == "_") and token not in _CONSTANTS and token not in _FUNCTIONS:
-            known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
-            raise ToolFailed(f"{token[:40]!r} is not known: the calculator knows {known}")
+            names = ", ".join([*_FUNCTIONS, *_CONSTANTS])
+            raise ToolFailed(f"{token[:40]!r} is not known: the calculator knows {names}")
         depth += (token == "(") - (token == ")")  # noqa: S105 - an operator
         if depth > MAX_DEPTH:
             raise _too_deep()

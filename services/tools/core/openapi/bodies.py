@@ -124,8 +124,8 @@ class BodyReader:
         """Return the properties of a form, including properties that only `required` names. Raises Unusable."""
         if "type" in schema and not has_type(schema, "object"):
             raise Unusable(f"its form has type {shorten(str(schema['type']))!r}, and only objects are sent as forms")
-        if found := [keyword for keyword in _UNSUPPORTED_IN_FORMS if keyword in schema]:
-            raise Unusable(f"its form has {found[0]!r}, which is not supported")
+        if unsupported_keywords := [keyword for keyword in _UNSUPPORTED_IN_FORMS if keyword in schema]:
+            raise Unusable(f"its form has {unsupported_keywords[0]!r}, which is not supported")
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise Unusable("its form has 'properties' or 'required' of another type")
@@ -143,9 +143,9 @@ def _check_required(schema: Mapping[str, Any], left_out: Mapping[str, str]) -> N
 
 def _check_count(schema: Mapping[str, Any], count: int) -> None:
     """Raise Unusable if a form requires more properties than it declares."""
-    wanted = schema.get("minProperties", 0)
-    if isinstance(wanted, int) and wanted > count:
-        raise Unusable(f"its form needs {wanted} properties, and declares {count}")
+    minimum = schema.get("minProperties", 0)
+    if isinstance(minimum, int) and minimum > count:
+        raise Unusable(f"its form needs {minimum} properties, and declares {count}")
 
 
 def _schema_of_form(schema: Mapping[str, Any], properties: Mapping[str, Any]) -> Mapping[str, Any]:

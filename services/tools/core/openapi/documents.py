@@ -70,11 +70,11 @@ def translate(
         unmatched -= matching
         if not matching:
             continue
-        found = entry if isinstance(entry, LeftOut) else reader.read(entry)
-        if isinstance(found, LeftOut):
-            left_out.append(found)
+        result = entry if isinstance(entry, LeftOut) else reader.read(entry)
+        if isinstance(result, LeftOut):
+            left_out.append(result)
         else:
-            operations.append(found)
+            operations.append(result)
     return Translation(tuple(operations), tuple(left_out), tuple(sorted(unmatched)))
 
 

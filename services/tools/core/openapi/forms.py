@@ -69,12 +69,12 @@ def _pairs_of_field(field: FormField, value: Any) -> Iterable[Pair]:
 
 
 def _parts_of_form(fields: Mapping[str, FormField], value: Mapping[str, Any]) -> Iterator[Part]:
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for field, item in _filled(fields, value):
         parts = list(_parts_of(field, item))
         names = {part.name for part in parts}
-        check_names(field.argument, names, taken | fields.keys() - {field.name})
-        taken |= names
+        check_names(field.argument, names, used_names | fields.keys() - {field.name})
+        used_names |= names
         yield from parts
 
 

@@ -153,10 +153,10 @@ def read_parameter(entry: Mapping[str, Any]) -> Parameter:
 def _style_of(entry: Mapping[str, Any], location: Location, shown: str) -> tuple[Style, Any]:
     if "content" in entry:
         return Style.JSON, _schema_of_content(entry["content"], f"parameter {shown!r}")
-    known = _STYLES[location]
-    style = entry.get("style", known[0])
-    if style not in list(known):
-        supported = ", ".join(known)
+    styles = _STYLES[location]
+    style = entry.get("style", styles[0])
+    if style not in list(styles):
+        supported = ", ".join(styles)
         raise Unusable(
             f"parameter {shown!r} has style {shorten(str(style))!r}: in a {location}, {supported} are supported"
         )

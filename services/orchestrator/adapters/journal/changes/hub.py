@@ -174,10 +174,10 @@ class Hub(Changes):
         self.on_due()
 
     def _wake(self, topics: Collection[str]) -> None:
-        found = topics
+        affected_topics = topics
         if EVERYTHING in topics:
-            found = list(self._watches)
-        for topic in found:
+            affected_topics = list(self._watches)
+        for topic in affected_topics:
             for watch in self._watches.get(topic, ()):
                 watch.changed.set()
 

@@ -46,13 +46,13 @@ class SqlAudit(JournalAccess, AuditStore):
         return stored
 
     async def list_audit_records(self, *, tenant: str, limit: int, after: str) -> Page[AuditRecord]:
-        found = select(audit_records).order_by(_table.owner, _table.position).limit(limit + 1)
+        query = select(audit_records).order_by(_table.owner, _table.position).limit(limit + 1)
         if tenant:
-            found = found.where(_table.tenant == tenant)
+            query = query.where(_table.tenant == tenant)
         if after:
             position, owner = _place_of(after)
-            found = found.where(tuple_(_table.owner, _table.position) > (owner, position))
-        read = partial(self._read_now, lambda db: db.execute(found).all())
+            query = query.where(tuple_(_table.owner, _table.position) > (owner, position))
+        read = partial(self._read_now, lambda db: db.execute(query).all())
         rows = await asyncio.get_running_loop().run_in_executor(self._listing, read)
         records = [_record_of(row) for row in rows[:limit]]
         if len(rows) <= limit:

@@ -43,20 +43,20 @@ class SqlBudgets(JournalAccess, BudgetStore):
         return await self._change(lambda db: self._set(db, budget))
 
     async def find_budget(self, account: Account, now_s: float) -> Budget | None:
-        found = select(budgets).where(_of(account))
-        loop, read = asyncio.get_running_loop(), partial(_budgets, found=found, now_s=now_s)
+        query = select(budgets).where(_of(account))
+        loop, read = asyncio.get_running_loop(), partial(_budgets, found=query, now_s=now_s)
         return next(iter(await loop.run_in_executor(self._spending, self._read_now, read)), None)
 
     async def has_subject_budgets(self, tenant: str) -> bool:
-        found = select(budgets.c.tenant).where(budgets.c.tenant == tenant, budgets.c.subject != "").limit(1)
-        loop, read = asyncio.get_running_loop(), partial(_has_rows, found=found)
+        query = select(budgets.c.tenant).where(budgets.c.tenant == tenant, budgets.c.subject != "").limit(1)
+        loop, read = asyncio.get_running_loop(), partial(_has_rows, found=query)
         return await loop.run_in_executor(self._spending, self._read_now, read)
 
     async def list_budgets(self, *, limit: int, after: str, now_s: float) -> Page[Budget]:
-        found = select(budgets).order_by(*_ORDER).limit(limit + 1)
+        query = select(budgets).order_by(*_ORDER).limit(limit + 1)
         if after:
-            found = found.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
-        listed = await self._read(EVERY_TENANT, lambda db: _budgets(db, found, now_s))
+            query = query.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
+        listed = await self._read(EVERY_TENANT, lambda db: _budgets(db, query, now_s))
         if len(listed) <= limit:
             return Page(listed)
         return Page(listed[:limit], token_of(*listed[limit - 1].account))
@@ -109,8 +109,8 @@ def _grant(db: Connection, account: Account, least: Amount, now_s: float) -> Gra
 
 def _locked(db: Connection, account: Account, now_s: float) -> Budget | None:
     """Return a budget, and lock its row until the transaction ends."""
-    found = select(budgets).where(_of(account)).with_for_update()
-    return next(iter(_budgets(db, found, now_s)), None)
+    query = select(budgets).where(_of(account)).with_for_update()
+    return next(iter(_budgets(db, query, now_s)), None)
 
 
 def _has_rows(db: Connection, found: Select[tuple[Any, ...]]) -> bool:

@@ -41,13 +41,13 @@ class SqlKeys(JournalAccess, KeyStore):
 
     async def list_keys(self, *, tenant: str, limit: int, after: str) -> Page[StoredKey]:
         made, name = api_keys.c.created_at, api_keys.c.key_id
-        found = select(api_keys).order_by(made, name)
+        query = select(api_keys).order_by(made, name)
         if tenant:
-            found = found.where(api_keys.c.tenant == tenant)
+            query = query.where(api_keys.c.tenant == tenant)
         if after:
             made_s, last = _place_of(after)
-            found = found.where(or_(made > made_s, and_(made == made_s, name > last)))
-        return await self._read(EVERY_TENANT, lambda db: _page(db, found, limit))
+            query = query.where(or_(made > made_s, and_(made == made_s, name > last)))
+        return await self._read(EVERY_TENANT, lambda db: _page(db, query, limit))
 
     async def revoke_key(self, key_id: str, now_s: float) -> StoredKey:
         revoked: StoredKey = await self._commit(lambda db: _revoke(db, key_id, now_s))
@@ -91,10 +91,10 @@ def _find(db: Connection, key_id: str) -> StoredKey | None:
 def _revoke(db: Connection, key_id: str, now_s: float) -> StoredKey:
     is_valid = and_(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
     db.execute(update(api_keys).where(is_valid).values(revoked_at=now_s))
-    found = _find(db, key_id)
-    if found is None:
+    key = _find(db, key_id)
+    if key is None:
         raise NotFound(f"no key has key_id {key_id!r}")
-    return found
+    return key
 
 
 def _page(db: Connection, found: Select[Any], limit: int) -> Page[StoredKey]:

@@ -29,13 +29,13 @@ class SqlUsage(JournalAccess, UsageLedger):
         model: str | None = None,
         subject: str | None = None,
     ) -> Page[UsageTotal]:
-        found = select(usage_totals).where(usage_totals.c.tenant == tenant).order_by(*_ORDER)
-        for column, wanted in zip(_ORDER, (session_id, model, subject), strict=True):
-            if wanted is not None:
-                found = found.where(column == wanted)
+        query = select(usage_totals).where(usage_totals.c.tenant == tenant).order_by(*_ORDER)
+        for column, value in zip(_ORDER, (session_id, model, subject), strict=True):
+            if value is not None:
+                query = query.where(column == value)
         if after:
-            found = found.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
-        return await self._read(tenant, lambda db: _page(db, found, limit))
+            query = query.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
+        return await self._read(tenant, lambda db: _page(db, query, limit))
 
 
 def _page(db: Connection, found: Select[tuple[object, ...]], limit: int) -> Page[UsageTotal]:

@@ -43,15 +43,15 @@ class SqlApprovals(JournalAccess, ApprovalStore):
 
     async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:
         at, execution, call = approvals.c.requested_at, approvals.c.request_id, approvals.c.tool_call_id
-        found = select(approvals).join(executions, _HAS_NOT_ENDED).order_by(at, execution, call).limit(limit + 1)
-        found = found.where(approvals.c.tenant == tenant, approvals.c.is_open == 1)
+        query = select(approvals).join(executions, _HAS_NOT_ENDED).order_by(at, execution, call).limit(limit + 1)
+        query = query.where(approvals.c.tenant == tenant, approvals.c.is_open == 1)
         if request_id:
-            found = found.where(execution == request_id)
+            query = query.where(execution == request_id)
         if after:
             after_s, *names = _place_of(after)
             is_later = and_(at == after_s, or_(execution > names[0], and_(execution == names[0], call > names[1])))
-            found = found.where(or_(at > after_s, is_later))
-        rows = await self._read(tenant, lambda db: db.execute(found).all())
+            query = query.where(or_(at > after_s, is_later))
+        rows = await self._read(tenant, lambda db: db.execute(query).all())
         page = [_approval_of(row.approval) for row in rows[:limit]]
         if len(rows) <= limit:
             return Page(page)
@@ -59,8 +59,8 @@ class SqlApprovals(JournalAccess, ApprovalStore):
         return Page(page, token_of(last.requested_at.hex(), last.request_id, last.tool_call_id))
 
     def _ask(self, db: Connection, key: ExecutionKey, asked: Approval) -> Approval:
-        found = db.execute(select(approvals.c.approval).where(_of_call(key, asked.tool_call_id))).scalar()
-        stored = _approval_of(found) if found is not None else None
+        payload = db.execute(select(approvals.c.approval).where(_of_call(key, asked.tool_call_id))).scalar()
+        stored = _approval_of(payload) if payload is not None else None
         if stored is not None and stored.is_for(asked):
             return stored
         row: dict[str, Any] = {
@@ -86,10 +86,10 @@ def _approval_of(stored: bytes) -> Approval:
 
 
 def _get(db: Connection, key: ExecutionKey, tool_call_id: str, *, is_locked: bool = False) -> Approval:
-    found = select(approvals.c.approval).where(_of_call(key, tool_call_id))
+    query = select(approvals.c.approval).where(_of_call(key, tool_call_id))
     if is_locked:
-        found = found.with_for_update()
-    stored = db.execute(found).scalar()
+        query = query.with_for_update()
+    stored = db.execute(query).scalar()
     if stored is None:
         raise NotFound(f"no call {tool_call_id!r} of execution {key.request_id!r} needs an approval")
     return _approval_of(stored)

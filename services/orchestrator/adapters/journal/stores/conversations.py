@@ -41,8 +41,8 @@ class SqlConversations(JournalAccess, Conversations):
         return bool(await self._commit(lambda db: self._writes.take_turn(db, key, request_id)))
 
     async def has_turn(self, key: SessionKey, request_id: str) -> bool:
-        found = select(tables.turns.c.request_id).where(of_session(tables.turns, key))
-        return await self._read(key.tenant, lambda db: db.execute(found).scalar_one_or_none() == request_id)
+        query = select(tables.turns.c.request_id).where(of_session(tables.turns, key))
+        return await self._read(key.tenant, lambda db: db.execute(query).scalar_one_or_none() == request_id)
 
     async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
         return await self._read(key.tenant, lambda db: _history(db, key, max_bytes or sys.maxsize))
@@ -61,15 +61,15 @@ class SqlConversations(JournalAccess, Conversations):
         used, name = _sessions.c.updated_at, _sessions.c.session_id
         is_its = and_(_messages.c.tenant == tenant, _messages.c.session_id == name)
         count = select(func.count()).where(is_its).scalar_subquery()
-        found = (
+        query = (
             select(_sessions, count.label("message_count"))
             .where(_sessions.c.tenant == tenant)
             .order_by(used.desc(), name)
         )
         if after:
             used_s, last = _use_of(after)
-            found = found.where(or_(used < used_s, and_(used == used_s, name > last)))
-        return await self._read(tenant, lambda db: _page(db, found, limit, state_key))
+            query = query.where(or_(used < used_s, and_(used == used_s, name > last)))
+        return await self._read(tenant, lambda db: _page(db, query, limit, state_key))
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
         now_s = self._now_s()
@@ -128,8 +128,8 @@ class SqlConversations(JournalAccess, Conversations):
 
 
 def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
-    found = select(_messages.c.message, _messages.c.position).where(of_session(_messages, key))
-    stored, _ = read_within(db, found.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
+    query = select(_messages.c.message, _messages.c.position).where(of_session(_messages, key))
+    stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
     if not stored:
         return 0, ()
     return stored[-1].position, tuple(message_of(row.message) for row in reversed(stored))
@@ -148,8 +148,8 @@ def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes
     end = min(before or count, count)
     stored: list[Row[Any]] = []
     if limit:
-        found = select(_messages.c.message).where(is_its, _messages.c.position < end)
-        stored, _ = read_within(db, found.order_by(_messages.c.position.desc()), limit, max_bytes)
+        query = select(_messages.c.message).where(is_its, _messages.c.position < end)
+        stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), limit, max_bytes)
     return SessionRecord(
         key.session_id,
         tuple(message_of(row.message) for row in reversed(stored)),
@@ -192,13 +192,13 @@ def _values_of(db: Connection, sessions: Sequence[Row[Any]], state_key: str) -> 
     if not state_key or not sessions:
         return {}
     table = tables.session_state
-    found = select(table.c.session_id, table.c.value_json).where(
+    query = select(table.c.session_id, table.c.value_json).where(
         table.c.tenant == sessions[0].tenant,
         table.c.session_id.in_([session.session_id for session in sessions]),
         table.c.key == state_key,
         func.length(table.c.value_json) <= _SEALED_CHARS * MAX_LISTED_CHARS,
     )
-    return {row.session_id: row.value_json for row in db.execute(found) if len(row.value_json) <= MAX_LISTED_CHARS}
+    return {row.session_id: row.value_json for row in db.execute(query) if len(row.value_json) <= MAX_LISTED_CHARS}
 
 
 def _use_of(token: str) -> tuple[float, str]:

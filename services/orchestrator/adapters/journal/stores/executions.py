@@ -48,8 +48,8 @@ class SqlExecutions(SqlKept, ExecutionJournal):
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
     ) -> ExecutionRecord | None:
-        found: ExecutionRecord | None = await self._commit(NewExecution(record, admitted, takes_turn))
-        return found
+        existing: ExecutionRecord | None = await self._commit(NewExecution(record, admitted, takes_turn))
+        return existing
 
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
         return self._group.submit(NewExecution(record, admitted, has_new_id=True), can_wait=True)
@@ -62,8 +62,8 @@ class SqlExecutions(SqlKept, ExecutionJournal):
         return after
 
     async def after_sequence(self, key: ExecutionKey) -> int:
-        found = select(executions.c.after_sequence).where(of_execution(executions, key))
-        return await self._read(key.tenant, lambda db: int(db.execute(found).scalar_one_or_none() or 0))
+        query = select(executions.c.after_sequence).where(of_execution(executions, key))
+        return await self._read(key.tenant, lambda db: int(db.execute(query).scalar_one_or_none() or 0))
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
         return self._group.submit(write, can_wait=can_wait)
@@ -83,26 +83,26 @@ class SqlExecutions(SqlKept, ExecutionJournal):
         mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
         ordinal = executions.c.ordinal
-        found = select(ordinal, *RECORD).where(executions.c.tenant == tenant).order_by(ordinal.desc())
+        query = select(ordinal, *RECORD).where(executions.c.tenant == tenant).order_by(ordinal.desc())
         if after:
-            found = found.where(ordinal < _ordinal_of(after))
+            query = query.where(ordinal < _ordinal_of(after))
         if session_id:
-            found = found.where(executions.c.session_id == session_id)
+            query = query.where(executions.c.session_id == session_id)
         if state is not None:
-            found = found.where(executions.c.state == state.value)
+            query = query.where(executions.c.state == state.value)
         if mode is not None:
-            found = found.where(executions.c.mode == mode.value)
+            query = query.where(executions.c.mode == mode.value)
         if metadata:
-            return await self._read(tenant, lambda db: page_by_metadata(db, found, metadata, limit))
-        return await self._read(tenant, lambda db: _page(db, found, limit))
+            return await self._read(tenant, lambda db: page_by_metadata(db, query, metadata, limit))
+        return await self._read(tenant, lambda db: _page(db, query, limit))
 
     async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
         is_wanted = executions.c.background == 1
         if with_plans:
             is_wanted |= executions.c.mode == Mode.PLAN.value
-        found = select(executions.c.tenant, executions.c.request_id).where(IS_INTERRUPTED, is_wanted)
-        found = found.order_by(executions.c.ordinal)
-        return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(found)])
+        query = select(executions.c.tenant, executions.c.request_id).where(IS_INTERRUPTED, is_wanted)
+        query = query.order_by(executions.c.ordinal)
+        return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(query)])
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
         return await self._read(key.tenant, lambda db: _timeline(db, key, after, limit or None))
@@ -131,8 +131,8 @@ def _page(db: Connection, found: Select[Any], limit: int) -> Page[ExecutionRecor
 
 
 def _stored_events(key: ExecutionKey, after: int) -> Select[Any]:
-    found = select(events.c.event).where(of_execution(events, key), events.c.sequence > after)
-    return found.order_by(events.c.sequence)
+    query = select(events.c.event).where(of_execution(events, key), events.c.sequence > after)
+    return query.order_by(events.c.sequence)
 
 
 def _timeline(db: Connection, key: ExecutionKey, after: int, limit: int | None) -> list[Event]:
@@ -155,9 +155,9 @@ def _events_of(db: Connection, key: ExecutionKey, stored: Sequence[bytes]) -> li
 
 
 def _entries(db: Connection, key: ExecutionKey) -> list[Entry]:
-    found = select(entries.c.entry).where(of_execution(entries, key)).order_by(entries.c.position)
+    query = select(entries.c.entry).where(of_execution(entries, key)).order_by(entries.c.position)
     try:
-        read = [entry_from_json(entry) for entry in db.execute(found).scalars()]
+        read = [entry_from_json(entry) for entry in db.execute(query).scalars()]
     except UnreadableEntryError as error:
         raise PreconditionFailed(f"execution {key.request_id!r} cannot be resumed: {error}") from None
     session_id = next((entry.request.session_id for entry in read if isinstance(entry, Admitted)), "")
@@ -171,10 +171,10 @@ def _with_history(db: Connection, session: SessionKey, entry: Entry) -> Entry:
     if not referred:
         return entry
     position = messages.c.position
-    found = select(messages.c.message).where(
+    query = select(messages.c.message).where(
         of_session(messages, session), position >= referred.start, position < referred.stop
     )
-    stored = [message_of(message) for message in db.execute(found.order_by(position)).scalars()]
+    stored = [message_of(message) for message in db.execute(query.order_by(position)).scalars()]
     if len(stored) != len(referred):
         raise PreconditionFailed(
             f"the conversation {session.session_id!r} that the execution goes on from was deleted: send the request "

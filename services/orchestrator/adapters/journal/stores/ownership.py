@@ -35,8 +35,8 @@ class SqlOwnership(JournalAccess, Ownership):
         return bool(await self._commit(lambda db: db.execute(claimed).rowcount))
 
     async def request_cancel(self, key: ExecutionKey) -> None:
-        asked = update(executions).where(of_execution(executions, key), IS_LIVE).values(cancel_requested=1)
-        await self._commit(lambda db: db.execute(asked))
+        statement = update(executions).where(of_execution(executions, key), IS_LIVE).values(cancel_requested=1)
+        await self._commit(lambda db: db.execute(statement))
 
     async def beat(self) -> Pulse:
         try:
@@ -82,10 +82,10 @@ class SqlOwnership(JournalAccess, Ownership):
         mine = self._insert(owners).values(owner=self._owner, beat=1)
         db.execute(mine.on_conflict_do_update(index_elements=["owner"], set_={"beat": owners.c.beat + 1}))
         beats = {row.owner: row.beat for row in db.execute(select(owners))}
-        asked = select(executions.c.tenant, executions.c.request_id).where(
+        query = select(executions.c.tenant, executions.c.request_id).where(
             executions.c.owner == self._owner, IS_LIVE, executions.c.cancel_requested == 1
         )
-        return Pulse(beats, tuple(ExecutionKey(*row) for row in db.execute(asked)))
+        return Pulse(beats, tuple(ExecutionKey(*row) for row in db.execute(query)))
 
     def _interrupt_dead(self, db: Connection, owner: str, beat: int, now_s: float) -> bool:
         dead = and_(owners.c.owner == owner, owners.c.beat == beat)

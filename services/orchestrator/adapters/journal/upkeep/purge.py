@@ -98,9 +98,9 @@ class Purger:
         count = 0
         while True:
             started_s = time.monotonic()
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._in_transaction, forget)
-            count += found
-            if found == 0:
+            purged_count = await asyncio.get_running_loop().run_in_executor(self._thread, self._in_transaction, forget)
+            count += purged_count
+            if purged_count == 0:
                 return count
             await asyncio.sleep(time.monotonic() - started_s)
 
@@ -117,16 +117,16 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
     is_given_up = and_(IS_INTERRUPTED, _executions.c.interrupted_at < oldest_s)
     count = 0
     for is_old, moment in ((has_ended, _executions.c.entered_at), (is_given_up, _executions.c.interrupted_at)):
-        found = select(*_KEY).where(is_old).order_by(moment).limit(limit - count)
-        count += forget_executions(db, _executions_of(db, found))
+        query = select(*_KEY).where(is_old).order_by(moment).limit(limit - count)
+        count += forget_executions(db, _executions_of(db, query))
     return count
 
 
 def forget_executions_of(db: Connection, key: SessionKey, limit: int) -> int:
     """Delete the ended and interrupted executions of a conversation, and return their number."""
     has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
-    found = select(*_KEY).where(of_session(_executions, key), has_stopped).limit(limit)
-    return forget_executions(db, _executions_of(db, found))
+    query = select(*_KEY).where(of_session(_executions, key), has_stopped).limit(limit)
+    return forget_executions(db, _executions_of(db, query))
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
@@ -134,8 +134,8 @@ def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
     turns = tables.turns.c
     in_use = select(turns.tenant).where(turns.tenant == _sessions.c.tenant, turns.session_id == _sessions.c.session_id)
     is_old = and_(_sessions.c.updated_at < oldest_s, ~in_use.exists())
-    found = select(_sessions.c.tenant, _sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at)
-    rows = db.execute(found.limit(limit).with_for_update(skip_locked=True))
+    query = select(_sessions.c.tenant, _sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at)
+    rows = db.execute(query.limit(limit).with_for_update(skip_locked=True))
     return forget_sessions(db, [SessionKey(*row) for row in rows])
 
 

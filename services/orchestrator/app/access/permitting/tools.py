@@ -23,10 +23,10 @@ class PermittedTools(ToolsPort):
         """List the named tools, or all tools that the tenant may call if no names are given."""
         offered = await self._tools.list_tools(names)
         if names:
-            for one in offered:
-                self._check(one)
+            for tool in offered:
+                self._check(tool)
             return offered
-        return [one for one in offered if not find_tool_denial(self._policy, one.definition)]
+        return [tool for tool in offered if not find_tool_denial(self._policy, tool.definition)]
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
         return await self._tools.search_tools(query, names, limit)

@@ -78,24 +78,29 @@ class OutputGuards:
                 held = InferenceDelta(content, reasoning, output.usage, output.model, output.seed)
                 for part in parts_of(held):
                     yield part
-            left = await self._whole(output)
+            checked_output = await self._whole(output)
         except PermissionDenied:
-            said = self._scope.inference.said or InferenceOutput("", FinishReason.ERROR)
-            self._scope.inference.said = replace(said, usage=output.usage, model=output.model, seed=output.seed)
+            partial_output = self._scope.inference.said or InferenceOutput("", FinishReason.ERROR)
+            self._scope.inference.said = replace(
+                partial_output, usage=output.usage, model=output.model, seed=output.seed
+            )
             raise
-        calls = [call for call in left.tool_calls if call.name in self._command.client_tools]
+        calls = [call for call in checked_output.tool_calls if call.name in self._command.client_tools]
         if calls:
-            pieces = (ToolCallPiece(place, one.id, one.name, one.arguments_json) for place, one in enumerate(calls))
+            pieces = (
+                ToolCallPiece(place, tool_call.id, tool_call.name, tool_call.arguments_json)
+                for place, tool_call in enumerate(calls)
+            )
             yield InferenceDelta(usage=output.usage, model=output.model, seed=output.seed, tool_calls=tuple(pieces))
-        yield left
+        yield checked_output
 
     async def _whole(self, output: InferenceOutput) -> InferenceOutput:
         """Return the whole output after the guards. Text that streamed unchanged is not checked again."""
         content = await self._left_of(output.content, self._content)
         reasoning = await self._left_of(output.reasoning, self._reasoning)
         logprobs = output.logprobs if content == output.content else ()  # the log-probabilities would reveal the text
-        left = replace(output, content=content, reasoning=reasoning, logprobs=logprobs)
-        checked = await check_calls(left, self._command.client_tools, self._request, self._scope)
+        guarded_output = replace(output, content=content, reasoning=reasoning, logprobs=logprobs)
+        checked = await check_calls(guarded_output, self._command.client_tools, self._request, self._scope)
         self.warnings += checked.warnings
         return checked.output
 

@@ -73,15 +73,17 @@ async def _check_json(text: str, stage: GuardStage, request: Request, scope: Run
         document = parse_json(text or NO_ARGUMENTS)
     except JsonTextError:
         return await check_texts([GuardedText(text, stage)], stage, request, scope, tool_call_id=call_id)
-    found: list[str] = []
+    strings: list[str] = []
 
     def note(one: str) -> str:
-        found.append(one)
+        strings.append(one)
         return one
 
     _map_strings(document, note)
-    checked = await check_texts([GuardedText(one, stage) for one in found], stage, request, scope, tool_call_id=call_id)
-    if checked.texts == tuple(found):
+    checked = await check_texts(
+        [GuardedText(one, stage) for one in strings], stage, request, scope, tool_call_id=call_id
+    )
+    if checked.texts == tuple(strings):
         return replace(checked, texts=(text,))
     changed = iter(checked.texts)
     return replace(checked, texts=(dump_json(_map_strings(document, lambda _: next(changed))),))
@@ -93,9 +95,9 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
         case str():
             return change(value)
         case list():
-            return [_map_strings(one, change) for one in value]
+            return [_map_strings(item, change) for item in value]
         case dict():
-            return {change(key): _map_strings(one, change) for key, one in value.items()}
+            return {change(key): _map_strings(item, change) for key, item in value.items()}
         case bool() | None:
             return value
         case _:
@@ -131,7 +133,7 @@ async def check_chunks(
     chunks: Sequence[Chunk], request: Request, scope: RunScope
 ) -> tuple[tuple[Chunk, ...], tuple[ResponseWarning, ...]]:
     """Check retrieved chunks with the guards of tool results, and drop blocked chunks."""
-    left: list[Chunk] = []
+    kept_chunks: list[Chunk] = []
     warnings: list[ResponseWarning] = []
     for chunk in chunks:
         text = GuardedText(chunk.content, GuardStage.TOOL_RESULTS, is_untrusted=True)
@@ -140,6 +142,6 @@ async def check_chunks(
         except PermissionDenied as error:
             warnings.append(ResponseWarning("guard_withheld", f"a chunk is left out: {error.failure.message}"))
             continue
-        left.append(replace(chunk, content=checked.texts[0]))
+        kept_chunks.append(replace(chunk, content=checked.texts[0]))
         warnings += checked.warnings
-    return tuple(left), tuple(warnings)
+    return tuple(kept_chunks), tuple(warnings)

@@ -44,7 +44,7 @@ async def check_input(run: Run, _command: CheckInput, scope: RunScope) -> InputC
     """Check the request with the guards. Raises PermissionDenied (GUARD_BLOCKED) if a guard blocks it."""
     texts = texts_of(run.request)
     checked = await check_texts(texts, GuardStage.INPUT, run.request, scope)
-    texts = tuple(replace(one, text=text) for one, text in zip(texts, checked.texts, strict=True))
+    texts = tuple(replace(guarded_text, text=text) for guarded_text, text in zip(texts, checked.texts, strict=True))
     results = await check_texts(texts, GuardStage.TOOL_RESULTS, run.request, scope)
     warnings = (*checked.warnings, *results.warnings)
     return InputChecked(results.texts if warnings else (), warnings, scope.inference.take_lost())
@@ -90,20 +90,20 @@ async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[lis
     """Return the texts after one guard, and the guard's warnings."""
     tally = Tally(at.rule, at.stage)
     try:
-        found = await run_guard(at.rule, [Window(text, 0) for text in texts], at.request, scope)
+        text_findings = await run_guard(at.rule, [Window(text, 0) for text in texts], at.request, scope)
     except GuardFailedError:
         outcome = outcome_of_failure(at.rule)
-        left = list(texts)
+        checked_texts = list(texts)
     else:
-        redacted = [redact(text, findings) for text, findings in zip(texts, found, strict=True)]
-        for one in redacted:
-            tally.add(one.kinds)
+        redacted = [redact(text, findings) for text, findings in zip(texts, text_findings, strict=True)]
+        for redaction in redacted:
+            tally.add(redaction.kinds)
         if not tally.kinds:
             return list(texts), []
-        left = [one.text for one in redacted]
+        checked_texts = [redaction.text for redaction in redacted]
         outcome = GuardOutcome.REDACTED if at.rule.action is GuardAction.REDACT else GuardOutcome.BLOCKED
     report = tally.report(outcome)
     await report_action(report, scope, at.tool_call_id)
     if report.is_blocked:
         raise blocked(report)
-    return left, [report.warning]
+    return checked_texts, [report.warning]

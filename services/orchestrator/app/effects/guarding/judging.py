@@ -28,8 +28,8 @@ async def judge(
 ) -> list[tuple[Finding, ...]]:
     """Have the model judge the texts together. If a statement is true, return a finding in each text."""
     questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
-    said = [Message(Role.USER, content=window.text) for window in windows]
-    command = Decide(decision_messages("", said), tuple(questions))
+    messages = [Message(Role.USER, content=window.text) for window in windows]
+    command = Decide(decision_messages("", messages), tuple(questions))
     scores = QuestionScores(())
 
     def end(failure: Failure | None) -> events.InferenceEnd:

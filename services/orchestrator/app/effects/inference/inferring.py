@@ -48,12 +48,12 @@ async def infer(
         events_around = inference_events(request, command, scope, end, purpose)
         guards = OutputGuards(request, command, scope)
         async with _asked(request, command, scope, events_around, may_restart=may_restart) as (name, pieces):
-            said = pieces
+            stream = pieces
             if request.output.citations is not None:
-                said = _citation_text(said)
+                stream = _citation_text(stream)
             if purpose is InferencePurpose.ANSWER and not guards.is_idle:
-                said = guards.guarded(said)
-            async for piece in said:
+                stream = guards.guarded(stream)
+            async for piece in stream:
                 output = await _take(piece, command, scope, name) or output
         if output is not None:
             break
@@ -105,13 +105,13 @@ async def _asked(
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:
     """Return whether a running inference was lost. An engine error counts only before the first output."""
-    said = scope.inference.said
-    if said is None:
+    output = scope.inference.said
+    if output is None:
         return False
     if isinstance(error, Unavailable) and error.code is None:
         return True
     has_failed = isinstance(error, Unavailable) or error.code is ErrorCode.INFERENCE_ENGINE_ERROR
-    return has_failed and not (said.content or said.reasoning or scope.inference.calls)
+    return has_failed and not (output.content or output.reasoning or scope.inference.calls)
 
 
 async def _discard(scope: RunScope, error: PaganticError) -> None:
@@ -185,18 +185,18 @@ def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCali
     """Return the calibration that a request names, which must know each of the labels."""
     if not name or request.decisions is None:
         return None
-    known = scope.services.calibrations
-    if name not in known:
-        configured = ", ".join(sorted(known)) or "none"
+    calibrations = scope.services.calibrations
+    if name not in calibrations:
+        configured = ", ".join(sorted(calibrations)) or "none"
         raise InvalidRequest(
             f"decisions.calibration: none is named {name!r}; configured: {configured}", code=ErrorCode.CONFIG_INVALID
         )
     for position, question in enumerate(request.decisions.questions):
         for option in question.options:
-            if option.text not in known[name].maps:
+            if option.text not in calibrations[name].maps:
                 raise InvalidRequest(
                     f"decisions.calibration {name!r} does not know {option.text[:80]!r} of "
                     f"decisions.questions[{position}]: it was made of other labels; ask the question without it",
                     code=ErrorCode.CONFIG_INVALID,
                 )
-    return known[name]
+    return calibrations[name]

@@ -118,8 +118,8 @@ class _Votes:
         command, request, output = self._command, self._run.request, ended.output
         is_enforced = bool(command.engine_text) and command.is_fully_enforced and output.constraint_satisfied
         try:
-            said = GuardedText(output.content, GuardStage.OUTPUT)
-            checked = await check_texts([said], GuardStage.OUTPUT, request, self._scope)
+            text = GuardedText(output.content, GuardStage.OUTPUT)
+            checked = await check_texts([text], GuardStage.OUTPUT, request, self._scope)
             self.warnings += checked.warnings
             enforcement = await enforced(
                 request, Enforce(checked.texts[0], is_decoder_enforced=is_enforced), self._scope, name

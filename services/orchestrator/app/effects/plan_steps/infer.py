@@ -79,7 +79,7 @@ def request_of(attempt: StepAttempt) -> Request:
     mode = Mode.CHAT
     if step.output.schema_json:
         mode = Mode.STRUCTURED
-    asked = Request(
+    step_request = Request(
         request_id=request.request_id,
         trace_id=request.trace_id,
         mode=mode,
@@ -97,8 +97,8 @@ def request_of(attempt: StepAttempt) -> Request:
         is_guarded=request.is_guarded,
     )
     if attempt.plan.is_final(step):
-        return replace(asked, rules=request.rules, semantic_intent=request.semantic_intent)
-    return asked
+        return replace(step_request, rules=request.rules, semantic_intent=request.semantic_intent)
+    return step_request
 
 
 def _tool_choice(name: str) -> ToolChoice:

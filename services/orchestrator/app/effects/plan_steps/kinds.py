@@ -81,7 +81,7 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
         return ended[0]
-    number = sum(1 for one in plan.progress.began if one.step == attempt.step.name) + 1
+    number = sum(1 for entry in plan.progress.began if entry.step == attempt.step.name) + 1
     call = ToolCall(f"{attempt.step.name}-{number}", tool, arguments)
     try:
         checked = await check_arguments(call, [GuardStage.TOOL_ARGUMENTS], plan.request, scope)
@@ -104,15 +104,15 @@ def _lost_call(before: CallProgress, asked: ToolCall, plan: PlanScope, scope: Ru
 async def _run_validate(attempt: StepAttempt) -> StepDone:
     step, value = attempt.step, _value_of(attempt)
     request = request_of(replace(attempt, step=replace(step, input=value), inputs={}))
-    found = await enforced(request, Enforce(value.text, is_decoder_enforced=False), attempt.scope(), step.name)
-    checked = replace(value, text=found.output)
-    if found.valid:
-        return StepDone(checked, found.judge_usage, found)
+    enforcement = await enforced(request, Enforce(value.text, is_decoder_enforced=False), attempt.scope(), step.name)
+    checked = replace(value, text=enforcement.output)
+    if enforcement.valid:
+        return StepDone(checked, enforcement.judge_usage, enforcement)
     if step.output.strict_validation:
-        failure = found.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
-        raise StepFailedError(replace(failure, retryable=False), found.judge_usage)
+        failure = enforcement.failure or failure_of(ErrorCode.CONSTRAINT_SCHEMA_INVALID, "validation failed")
+        raise StepFailedError(replace(failure, retryable=False), enforcement.judge_usage)
     warning = ResponseWarning("output_invalid", _NOT_SATISFIED.format(step.name))
-    return StepDone(checked, found.judge_usage, found, (warning,))
+    return StepDone(checked, enforcement.judge_usage, enforcement, (warning,))
 
 
 async def _run_retrieve(attempt: StepAttempt) -> StepDone:
@@ -157,8 +157,10 @@ def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:
 
 def _as_chunks(proposals: tuple[Proposal, ...]) -> tuple[Chunk, ...]:
     return tuple(
-        Chunk(str(index), one.content, one.source, one.score, one.score_kind, one.metadata_json)
-        for index, one in enumerate(proposals)
+        Chunk(
+            str(index), proposal.content, proposal.source, proposal.score, proposal.score_kind, proposal.metadata_json
+        )
+        for index, proposal in enumerate(proposals)
     )
 
 

@@ -12,14 +12,14 @@ from services.orchestrator.core.tools.taint import Provenance
 
 def provenance_of_plan(run: Run, plan: Plan, progress: Progress) -> Provenance:
     """Return the provenance of the request, and of the results of all steps and tool calls so far."""
-    known = provenance_of(run.request, run.prepared)
+    provenance = provenance_of(run.request, run.prepared)
     if run.request.plan is not None:  # the plan was not made by a model
         for step in plan.steps:
-            known.trust_values(dump_json(step.parameters))
+            provenance.trust_values(dump_json(step.parameters))
     for ended in progress.steps:
         if ended.result.output is not None:
             for chunk in ended.result.output.chunks:
-                known.distrust(chunk.content, chunk.source or ended.result.name)
+                provenance.distrust(chunk.content, chunk.source or ended.result.name)
     for record in progress.records:
-        known.add_result(record.name, record.id, record.arguments_json, record.result)
-    return known
+        provenance.add_result(record.name, record.id, record.arguments_json, record.result)
+    return provenance

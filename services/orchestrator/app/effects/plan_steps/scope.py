@@ -54,17 +54,17 @@ class PlanScope:
     async def take_recorded(self) -> None:
         """Copy the results of those steps that a replay does not run again."""
         recorded = () if self.scope.taken is None else self.scope.taken.steps
-        known = {one.result.name for one in self.progress.steps}
+        ended_names = {step.result.name for step in self.progress.steps}
         for ended in recorded:
-            if ended.result.name not in known:
+            if ended.result.name not in ended_names:
                 name = PLAN_STEP + ended.result.name
                 await self.scope.recorder.emit(events.StepRecorded(name), entries=[ended], is_durable=True)
 
     def take_ended(self) -> tuple[StepResult, ...]:
         """Return the results of the steps that ended before an interruption."""
         ended = self.progress.steps
-        self.enforcement = next((one.enforcement for one in ended if self.is_final(one.result)), None)
-        return tuple(one.result for one in ended)
+        self.enforcement = next((step.enforcement for step in ended if self.is_final(step.result)), None)
+        return tuple(step.result for step in ended)
 
 
 @dataclass(frozen=True, slots=True)

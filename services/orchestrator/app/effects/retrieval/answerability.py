@@ -67,8 +67,8 @@ async def _ask(
         is_streamed=False,
         max_tokens=1,  # scoring decodes nothing, so the budget must reserve no more
     )
-    asked = replace(side_hints(hints), model=policy.model or hints.model)
-    log_odds, usage = await weigh(command, asked, YES_OR_NO, scope)
+    scoring_hints = replace(side_hints(hints), model=policy.model or hints.model)
+    log_odds, usage = await weigh(command, scoring_hints, YES_OR_NO, scope)
     scope.inference.lost += usage  # added to PREPARE's answer or failure
     probability = policy.calibration.probability_of(log_odds)
     return events.ContextWeighed(policy.min_probability, probability, log_odds, usage.prompt_tokens)

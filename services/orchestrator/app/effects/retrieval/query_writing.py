@@ -49,7 +49,7 @@ async def _write(run: Run, prompt: QueryPrompt, model: str, scope: RunScope) -> 
     if prompt.schema_json:
         engine_text = (await scope.services.constraint.compile(contract)).engine_text
     hints = replace(side_hints(run.request.hints), max_tokens=prompt.max_tokens, temperature=0.0)
-    asked = replace(run.request, output=contract, hints=replace(hints, model=model or hints.model))
+    query_request = replace(run.request, output=contract, hints=replace(hints, model=model or hints.model))
     command = Infer(
         messages=prompt.messages,
         tools=(),
@@ -58,13 +58,13 @@ async def _write(run: Run, prompt: QueryPrompt, model: str, scope: RunScope) -> 
         seed=run.request.hints.seed,
         is_streamed=False,
     )
-    output = (await infer(replace(run, request=asked), command, scope, InferencePurpose.QUERY)).output
+    output = (await infer(replace(run, request=query_request), command, scope, InferencePurpose.QUERY)).output
     scope.inference.lost += output.usage  # PREPARE's answer takes it, or its failure
     return prompt.read(output.content)
 
 
 def _warning(count: int, error: PaganticError) -> ResponseWarning:
-    found = "the question alone"
+    queries = "the question alone"
     if count:
-        found = f"the question and {count} of the model's queries"
-    return ResponseWarning("query_expansion_unavailable", f"searched {found}: {failure_from(error).message}")
+        queries = f"the question and {count} of the model's queries"
+    return ResponseWarning("query_expansion_unavailable", f"searched {queries}: {failure_from(error).message}")

@@ -80,7 +80,7 @@ async def _run_or_recall(
     if before.is_lost(call.id, tools) and scope.recorded_call(call) is None:
         return await run_call(run.request, Authorization(call), tools, scope, is_lost=True)
     blocked = run.output.blocked_calls if run.output is not None else ()
-    failure = next((one.failure for one in blocked if one.call_id == call.id), None)
+    failure = next((blocked_call.failure for blocked_call in blocked if blocked_call.call_id == call.id), None)
     if failure is not None:
         return await run_call(run.request, Authorization(call, refusal=failure), tools, scope)
     cleared = await authorized_call(run.request, call, tools, make_provenance, scope)
@@ -88,11 +88,11 @@ async def _run_or_recall(
 
 
 def _provenance_of(run: Run, scope: RunScope) -> Provenance:
-    known = scope.surroundings and scope.surroundings()
-    if known is None:
-        known = provenance_of(run.request, run.prepared)
-    add_rounds(known, run.prepared, run.transcript)
-    return known
+    provenance = scope.surroundings and scope.surroundings()
+    if provenance is None:
+        provenance = provenance_of(run.request, run.prepared)
+    add_rounds(provenance, run.prepared, run.transcript)
+    return provenance
 
 
 async def authorized_call(

@@ -75,11 +75,11 @@ def _find_spans(make_provenance: MakeProvenance, call: ToolCall, tool: ToolDefin
 async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpan, ...], scope: RunScope) -> Approval:
     approvals = scope.services.approvals
     left_s = current_deadline().remaining_s(time.monotonic())
-    asked, is_new = await approvals.ask(request.key, call, spans, left_s)
+    pending_approval, is_new = await approvals.ask(request.key, call, spans, left_s)
     if is_new:
-        requested = events.ApprovalRequested(asked)
+        requested = events.ApprovalRequested(pending_approval)
         await scope.recorder.emit(requested, is_durable=True, tool_call_id=call.id, caused_by=scope.cause)
-    approval = await approvals.wait(request.key, asked)
+    approval = await approvals.wait(request.key, pending_approval)
     await scope.recorder.emit(
         events.ApprovalResolved(approval),
         duration_s=approval.waited_s,

@@ -26,30 +26,30 @@ class ToolsWithSearch(ToolsPort):
         others = [name for name in names if name != NAME]
         listed: list[OfferedTool] = []
         if others or not names:
-            listed = [one for one in await self._tools.list_tools(others) if one.definition.name != NAME]
+            listed = [tool for tool in await self._tools.list_tools(others) if tool.definition.name != NAME]
         if not names or NAME in names:
             listed.append(self._offered)
-        return sorted(listed, key=lambda one: one.definition.name)
+        return sorted(listed, key=lambda tool: tool.definition.name)
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
         """Return the matching tools. This tool comes first, because documents may be about anything."""
         others = [name for name in names if name != NAME]
-        found = await self._tools.search_tools(query, others, limit) if others else []
+        matches = await self._tools.search_tools(query, others, limit) if others else []
         if len(others) < len(names):
-            found = [NAME, *found]
-        return found[:limit]
+            matches = [NAME, *matches]
+        return matches[:limit]
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call. If a search fails, the record contains the failure."""
         if call.name != NAME:
             return await self._tools.execute(call, report)
         try:
-            asked = self._search.read(call.arguments_json)
+            arguments = self._search.read(call.arguments_json)
         except InvalidRequest as error:
             return _record_of(call, str(error), ErrorCode.TOOL_INVALID_ARGUMENTS)
-        policy = ContextPolicy(Retriever.UNSPECIFIED, asked.collection, max_chunks=asked.max_chunks)
+        policy = ContextPolicy(Retriever.UNSPECIFIED, arguments.collection, max_chunks=arguments.max_chunks)
         try:
-            chunks = await self._context.retrieve(asked.query, policy)
+            chunks = await self._context.retrieve(arguments.query, policy)
         except (InvalidRequest, NotFound) as error:
             return _record_of(call, str(error), ErrorCode.TOOL_EXECUTION_FAILED)
         except PermissionDenied as error:

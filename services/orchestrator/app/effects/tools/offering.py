@@ -104,15 +104,15 @@ async def _select(
     tools: tuple[ToolDefinition, ...], request: Request, history: Sequence[Message], scope: RunScope
 ) -> tuple[ToolDefinition, ...]:
     """Return the tools that tool_choice names, that the conversation has called, or that match the request's words."""
-    said = (*history, *request.messages)
+    messages = (*history, *request.messages)
     names = [tool.name for tool in tools]
     try:
-        found = await scope.services.tools.search_tools(query_of(said), names, MAX_SEARCHED)
+        matches = await scope.services.tools.search_tools(query_of(messages), names, MAX_SEARCHED)
     except PaganticError as error:
         if not is_outage(error):
             raise
-        found = []
-    preferred = dict.fromkeys([request.hints.tool_choice.tool_name, *called_names(said), *(found or names)])
+        matches = []
+    preferred = dict.fromkeys([request.hints.tool_choice.tool_name, *called_names(messages), *(matches or names)])
     return select(tools, preferred, scope.services.max_offered_tool_bytes)
 
 

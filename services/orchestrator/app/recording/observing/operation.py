@@ -90,12 +90,16 @@ class ObservedOperation:
 @contextmanager
 def operation(name: Operation, model: str, attributes: Attributes) -> Iterator[ObservedOperation]:
     """Observe a call of the requested model. An empty name selects the default model."""
-    known: WritableAttributes = {genai.OPERATION_NAME: name.value, genai.PROVIDER_NAME: genai.PROVIDER, **attributes}
+    span_attributes: WritableAttributes = {
+        genai.OPERATION_NAME: name.value,
+        genai.PROVIDER_NAME: genai.PROVIDER,
+        **attributes,
+    }
     if model:
-        known[genai.REQUEST_MODEL] = model
+        span_attributes[genai.REQUEST_MODEL] = model
     if session_id := current_scope().session_id:
-        known[genai.CONVERSATION_ID] = session_id
-    with span(f"{name.value} {model}".rstrip(), known, kind=SpanKind.CLIENT) as opened:
+        span_attributes[genai.CONVERSATION_ID] = session_id
+    with span(f"{name.value} {model}".rstrip(), span_attributes, kind=SpanKind.CLIENT) as opened:
         observed = ObservedOperation(name)
         try:
             yield observed

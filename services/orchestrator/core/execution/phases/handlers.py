@@ -49,12 +49,12 @@ def _with_partial_results(run: Run, failed: Failed) -> Run:
         results=(*run.results, *failed.results),
         replicas=run.replicas or failed.replicas,
     )
-    said = failed.output
-    if said is None:
+    output = failed.output
+    if output is None:
         return run
-    run = replace(run, model=said.model or run.model)
-    if said.content or said.reasoning:
-        return replace(run, streamed=said)
+    run = replace(run, model=output.model or run.model)
+    if output.content or output.reasoning:
+        return replace(run, streamed=output)
     return run
 
 

@@ -108,9 +108,9 @@ def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
 def _with_round(run: Run) -> Run:
     """Add the calls of the latest round and their results to the transcript."""
     output = run.output or InferenceOutput("", FinishReason.TOOL)
-    said = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
+    message = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
     results = result_messages(output.tool_calls, run.latest)
-    return replace(run, transcript=(*run.transcript, said, *results), turn=(*run.turn, said, *results))
+    return replace(run, transcript=(*run.transcript, message, *results), turn=(*run.turn, message, *results))
 
 
 def _after_round(run: Run) -> Outcome:

@@ -26,10 +26,10 @@ def result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]
     """Return the results as messages in the order of the calls. A repeated call gets its earlier result."""
     by_id = {record.id: record for record in records}
     by_key = {_key(record.name, record.arguments_json): record for record in records}
-    found = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]
+    pairs = [(call, by_id.get(call.id) or by_key.get(_key(call.name, call.arguments_json))) for call in calls]
     return tuple(
         Message(Role.TOOL, content=_content_of(call, record), tool_call_id=call.id, name=call.name)
-        for call, record in found
+        for call, record in pairs
         if record is not None
     )
 
