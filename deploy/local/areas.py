@@ -20,7 +20,7 @@ from pagantic_common.storage.settings_file import origin_of
 
 MAX_PORT = 65535
 IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
-BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # on a single machine, the two services may share the key
+BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # The two services may share the key on a single machine.
 GATEWAY = "http"
 GATEWAY_VARIABLE = "PAGANTIC_SERVE_HTTP"
 GATEWAY_PREFIX = "PAGANTIC_HTTP_"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pagantic_common.grammar.problems import Problem, place_of
 from pagantic_common.grammar.tree import Node, finite_rules, left_refs_of, nullable_rules, refs_of
 
-MAX_SHOWN_RULES = 20  # in the message that reports a cycle
+MAX_SHOWN_RULES = 20  # The message that reports a cycle shows at most these.
 
 
 def problem_at(text: str, offset: int, message: str) -> Problem:

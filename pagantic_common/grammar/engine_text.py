@@ -43,10 +43,10 @@ __all__ = [
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
-MAX_ENGINE_TEXT_BYTES = 256 * 1024  # in a constraint that the decoder accepts
+MAX_ENGINE_TEXT_BYTES = 256 * 1024  # The decoder accepts no larger constraint.
 MAX_BEGINNINGS = 64
 MAX_BEGINNING_CHARS = 1000  # counted in the prefix's JSON text
-STACK_BYTES = 256 * 1024 * 1024  # for threads that compile: the engine recurses along chains of thousands of rules
+STACK_BYTES = 256 * 1024 * 1024  # The engine recurses along chains of thousands of rules when it compiles.
 # These limits bound the cost of a mask and the size of its lexer: a decode step waits tens of milliseconds at most.
 # The engine's own limits are several times as wide, but the JSON Schema Test Suite decodes the same under both.
 # The engine does not limit the building of a lexer, so its callers do.
@@ -69,7 +69,7 @@ LIMITS_WITHOUT_PATTERN = LLParserLimits(
 _PATTERN = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"pattern(Properties)?"\s*:|\\u')  # an escape may hide a keyword
 _NOTHING = "NoExtensionBias"  # the engine's term for a grammar without a first character
 _QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\'[^\']*\'')
-_LIMIT = re.compile(  # in the engine's wording
+_LIMIT = re.compile(  # the engine's wording
     r"schema too large|too big|[Tt]oo many|exceeds|limit of|recursion limit|initial_lexer_fuel|fuel exhausted|panic:"
 )
 

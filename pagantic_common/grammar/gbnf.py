@@ -23,7 +23,7 @@ from pagantic_common.grammar.tree import (
     Sequence,
 )
 
-MAX_DEPTH = 60  # of nested groups and repetitions in a rule
+MAX_DEPTH = 60  # nested groups and repetitions in a rule
 MAX_REPETITIONS = 2000
 MAX_PROBLEMS = 20
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")

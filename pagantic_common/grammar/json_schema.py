@@ -13,7 +13,7 @@ MAX_SHOWN_CHARS = 200
 MAX_EXACT_INTEGER = 2**53  # doubles represent all integers up to this value exactly
 MAX_MULTIPLE_STATES = 10_000  # a multipleOf with this many states takes the engine 20 ms; a million states, seconds
 MAX_COMBINED_STATES = 100_000  # the numbers of states multiply if several multiples apply to the same number
-_MOST_DIGITS = 6  # with more last digits, the states would exceed MAX_MULTIPLE_STATES
+_MOST_DIGITS = 6  # More last digits would exceed MAX_MULTIPLE_STATES.
 
 Schema = dict[str, Any] | bool
 

@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
-ANSWER_TIMEOUT_S = 10  # for a statement, for a lock, and for an unresponsive network
+ANSWER_TIMEOUT_S = 10  # the limit of a statement, a lock and an unresponsive network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available

@@ -16,7 +16,7 @@ from services.constraint.core.model import Limits
 # Bounds of the work on one schema, grammar, rule or text. Ordinary ones need far less; hostile ones end here.
 MAX_WORK_S = 1.5
 MAX_WORK_MIB = 512
-MAX_SCHEMA_BYTES = 256 * 1024  # of a schema, grammar, pattern or list of values
+MAX_SCHEMA_BYTES = 256 * 1024  # a schema, grammar, pattern or list of values
 MAX_SCHEMA_DEPTH = 64  # the libraries that read schemas recurse
 
 

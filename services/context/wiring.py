@@ -36,7 +36,7 @@ from services.context.ports import FileReading, IncomingFiles, ServedFolders, To
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
 
-COUNT_TIMEOUT_S = 10.0  # for one count of tokens
+COUNT_TIMEOUT_S = 10.0  # the longest count of tokens
 EMBEDDING_PAUSE_S = 5.0
 LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few calls if its texts are too long
 

@@ -108,7 +108,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         stack.push_async_callback(presence.stop)
 
         async def drain() -> None:
-            await presence.stop()  # so that it does not resume executions being released
+            await presence.stop()  # it must not resume executions that are being released
             await executions.close()
 
         trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)

@@ -35,8 +35,8 @@ class System:
             "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
             "PAGANTIC_VERIFYING_KEYS_FILE": str(self.verifying_keys),
-            # Several systems share the cores: no measurement would end, and threads of one engine would wait for cores
-            # that other engines have.
+            # Several systems share the cores: no measurement would end, and threads of an engine would wait for each
+            # other while another engine has their core.
             "PAGANTIC_INFERENCE_TUNING": "false",
             "PAGANTIC_INFERENCE_THREADS": "1",
             "PAGANTIC_ADDRESS": self.address("orchestrator"),

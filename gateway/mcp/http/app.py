@@ -35,7 +35,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 PATH = "/mcp"
 RefuseUnknown = Callable[[Request], Awaitable[None]]
 GRACE_S = 5.0
-READ_S = 10.0  # for the body of a request, which is small
+READ_S = 10.0  # The body of a request is small.
 SESSION_IDLE_S = 900.0  # clients seldom end their sessions; one that comes back later gets a 404 and opens another
 logger = logging.getLogger(__name__)
 

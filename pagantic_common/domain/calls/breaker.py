@@ -29,8 +29,8 @@ class Breaker:
     ) -> None:
         self._backoff = Backoff(first_open_s, max_open_s)
         self._probe_s = probe_s
-        self._failures = 0  # in a row
-        self._openings = 0  # in a row; 0 is closed
+        self._failures = 0  # consecutive failures
+        self._openings = 0  # consecutive openings; 0 is closed
         self._until_s = 0.0  # end of the interval or, during a probe, of PROBE_S
         self._is_probing = False
 

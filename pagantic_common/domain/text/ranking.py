@@ -18,7 +18,7 @@ Vectors = NDArray[np.float32]  # one row for each text
 
 RRF_K: Final = 60
 SMOOTHED: Final = 50  # number of candidates whose scores are smoothed
-SMOOTHING_NEIGHBOURS: Final = 6  # of each candidate, including itself
+SMOOTHING_NEIGHBOURS: Final = 6  # Each candidate is its own first neighbour.
 SAMPLING: Final = 16
 
 

@@ -158,7 +158,7 @@ async def _serve_until(
             if service.begin_drain is not None:
                 service.begin_drain()
         health.stop()
-        if settings.drain_s <= DRAIN_RESERVE_S:  # with less, the server would cut connections before the answers
+        if settings.drain_s <= DRAIN_RESERVE_S:  # The server would cut connections before the answers.
             await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
         _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - DRAIN_RESERVE_S))

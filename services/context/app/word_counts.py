@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from services.context.core.splitting import countable_words
 from services.context.ports import TokenCounter
 
-MAX_KNOWN_WORDS = 200_000  # for each model
+MAX_KNOWN_WORDS = 200_000  # each model's limit
 WORDS_AT_ONCE = 4000
 MAX_MODELS = 8
 ESTIMATED_TOKEN_CHARS = 4

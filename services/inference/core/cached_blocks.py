@@ -149,7 +149,7 @@ class BlockLog:
 
     def _find(self, runs: Sequence[CachedRun], owner: int) -> dict[tuple[int, tuple[int, ...]], CachedBlock]:
         blocks: dict[tuple[int, tuple[int, ...]], CachedBlock] = {}
-        ends: list[tuple[int, tuple[int, ...]]] = []  # for each run, its last whole block and the keys after that block
+        ends: list[tuple[int, tuple[int, ...]]] = []  # each run's last whole block, and the keys after it
         for run, is_own in zip(runs, _are_own(runs, owner), strict=True):
             parent, keys = _NO_BLOCK, run.tokens
             if run.parent >= 0:

@@ -24,7 +24,7 @@ from typing import Any
 StepTimes = tuple[float, ...]  # by StepKind
 
 _PROMPT_TOKENS = 33  # more tokens of one sequence than any draft has
-_APART_SHARE = 1 / 3  # in a step of kind APART, a row attends to at most this share of the cells in use
+_APART_SHARE = 1 / 3  # A row of an APART step attends to at most this share of the cells in use.
 _MEMORY_S = 120.0  # beyond this many seconds of steps, all earlier seconds count half
 _ENOUGH_S = 20.0  # a shorter load is ignored
 CLOSE = 1.08  # measurements within this factor count as equal, because the noise is as large

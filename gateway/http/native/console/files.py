@@ -16,8 +16,8 @@ from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
 INDEX = "index.html"
-# The placeholder in the index for the folder of the other files. The folder's name is a digest of all files, so a page
-# never mixes files of different versions.
+# The index has this word where the name of the other files' folder belongs. That name is a digest of all files, so a
+# page never mixes files of different versions.
 FOLDER = "FOLDER"
 _TYPES = {
     "css": "text/css; charset=utf-8",

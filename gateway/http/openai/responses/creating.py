@@ -72,7 +72,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         earlier = await _earlier_messages(client, form)
         system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
-            del system_request.messages[-1]  # The empty message is a placeholder for an input that was not sent.
+            del system_request.messages[-1]  # An input that was not sent became an empty message.
         messages, tools = await prompt_of(client, system_request), await tools_of(client, system_request)
         counted = await client.count_tokens(messages=messages, tools=tools, model=system_request.hints.model)
         tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted.chat_tokens}

@@ -12,9 +12,9 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.reading.bounds import MIB, ReadingBounds, check_size
 from services.context.core.reading.formats import SUPPORTED, Format
 
-MAX_RATIO: Final = 200  # for a gzip file above 1 MiB; text rarely packs to under 1 %
+MAX_RATIO: Final = 200  # A gzip file above 1 MiB may expand so far; text rarely packs to under 1 %.
 MAX_ENTRIES: Final = 10_000
-MAX_XML_BYTES: Final = 128 * MIB  # for all parts of an office file that are read
+MAX_XML_BYTES: Final = 128 * MIB  # all parts of an office file that are read
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _OFFICE_FORMATS: Final = (("word/", Format.DOCX), ("ppt/", Format.PPTX), ("xl/", Format.XLSX))
 

@@ -16,7 +16,7 @@ from services.context.adapters.store.schema import chunks, collections, embeddin
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
 
-VALUE_BYTES = 4  # of a vector element
+VALUE_BYTES = 4  # the size of a vector element
 
 
 class SqlEmbeddings:

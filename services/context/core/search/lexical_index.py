@@ -23,7 +23,7 @@ from services.context.core.search.terms import TermCounts, TermIds
 Positions = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
-IMPACT_BYTES: Final = 8  # for a cached impact
+IMPACT_BYTES: Final = 8  # the size of a cached impact
 MERGE_RATIO: Final = 2  # a segment is merged into its predecessor unless the latter is over this many times as large
 
 

@@ -25,7 +25,7 @@ KEY_BYTES, NONCE_BYTES, ID_BYTES = 32, 12, 4
 MARK = b"\xff\xffP1"  # no proto and no JSON text starts with these bytes
 TEXT_MARK = "\x01P1"
 
-Keys = Mapping[bytes, AESGCM]  # by a prefix of the key's hash; the first key encrypts
+Keys = Mapping[bytes, AESGCM]  # Each name is a prefix of the key's hash; the first key encrypts.
 
 
 class Sealing:

@@ -54,7 +54,7 @@ class _Batch:
 
     events: list[Event]
     stored: asyncio.Future[None]
-    size: int  # in characters
+    size: int  # characters
 
 
 class Recorder:
@@ -83,7 +83,7 @@ class Recorder:
         self._journal = journal
         self._clock = clock
         self.record = record
-        self._parent_span_id = current_scope().parent_span_id  # of the call that started the run
+        self._parent_span_id = current_scope().parent_span_id  # the call that started the run
         self.broadcast = Broadcast(stored, keeps_text=record.is_background)
         self.progress = Progress()
         self._sequence = stored[-1].sequence if stored else after_sequence

@@ -69,8 +69,8 @@ class CitedText:
         self._string: str | None = None  # the decoded characters of the current string
         self._escape: str | None = None  # an incomplete escape sequence, without its first backslash
         self._word = ""  # the characters of a number or a literal
-        self._source = ""  # of the current claim
-        self._has_text = False  # of the current claim
+        self._source = ""  # the current claim's source
+        self._has_text = False  # whether the current claim has text
         self._has_claims = False
 
     def feed(self, piece: str) -> str:

@@ -37,7 +37,7 @@ def form_of(schema: Any) -> str | None:
         return None
     try:
         form = _Writer(schema).type_of(schema, 0, 0)
-    except (_NoFormError, AttributeError, TypeError):  # or a malformed schema: the compiler reports its error
+    except (_NoFormError, AttributeError, TypeError):  # The compiler reports a malformed schema.
         return None
     comment = _comment_of(schema)
     if not comment:

@@ -28,8 +28,8 @@ _PERMITTED_ACTIONS = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
-# Limits of a statement: the sizes of a value and of the statement in bytes, columns, nesting, parts of a UNION, steps
-# of the compiled statement, arguments of a function, attached databases, the size of a LIKE pattern, and threads.
+# Limits of a statement, in the order of the entries: bytes of a value, bytes of the statement, columns, nesting,
+# parts of a UNION, compiled steps, arguments of a function, attached databases, bytes of a LIKE pattern, and threads.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * MAX_QUERY_CHARS,

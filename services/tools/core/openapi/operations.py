@@ -204,9 +204,9 @@ def leads_elsewhere(path: str) -> bool:
 
 
 def _check_path_parameters(path: str, parameters: Collection[Parameter]) -> None:
-    placeholders = PLACEHOLDER.findall(path)
+    names_in_path = PLACEHOLDER.findall(path)
     names = [parameter.name for parameter in parameters if parameter.location is Location.PATH]
-    for name in {*placeholders} ^ {*names}:
+    for name in {*names_in_path} ^ {*names}:
         raise Unusable(f"its path {shorten(path)!r} and its parameters do not agree about {shorten(name)!r}")
 
 

@@ -101,7 +101,7 @@ class Hub(Changes):
         self._sender = secrets.token_hex(8)
         self._watches: dict[str, set[_Watch]] = {}
         self._interests = Interests(kept_s=SILENCE_S, recent_s=RECENT_S)
-        self._heard_s = -math.inf  # when a message of this process last came back
+        self._heard_s = -math.inf  # the time at which a message of this process last came back
         self._due: dict[str, set[str]] = {WANTED: set(), CHANGED: set()}
         self.on_due: Callable[[], None] | None = None
 

@@ -39,7 +39,7 @@ class Notices:
         self._due = asyncio.Event()
         self._listening: Connection | None = None
         self._is_lost = True
-        self._had_notifications = True  # as last logged
+        self._had_notifications = True  # the state that was logged last
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
