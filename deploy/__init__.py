@@ -1,1 +1,1 @@
-"""Local supervisor, images, manifests and decision records."""
+"""Deploys pagantic: local supervisor, images, manifests and decision records."""

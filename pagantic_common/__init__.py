@@ -1,1 +1,1 @@
-"""Shared code of services and clients: domain types, codecs, settings, telemetry, rpc plumbing, the Python client."""
+"""Code shared by services and clients: domain types, codecs, settings, telemetry, RPC and the Python client."""

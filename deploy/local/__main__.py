@@ -1,4 +1,4 @@
-"""`python -m deploy.local up|down|status|check|demo`: the system on a single machine."""
+"""`python -m deploy.local up|down|status|check|demo`: controls the system on a single machine."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def door_settings() -> dict[str, type[BaseSettings]]:
 
 
 def read_switch(given: str) -> bool | None:
-    """Return the meaning of a value of PAGANTIC_SERVE_HTTP, or None if the value is invalid."""
+    """Return whether a value of PAGANTIC_SERVE_HTTP means on, or None if the value is invalid."""
     return _SWITCH.get(given.lower())
 
 
@@ -148,7 +148,7 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
 
 
 def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the key variables of tenant tokens; empty if callers need no key or any such variable is set."""
+    """Return the key variables of tenant tokens, or no variables if callers need no key or any of them is set."""
     auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
     if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
         return {}

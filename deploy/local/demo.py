@@ -47,7 +47,7 @@ STREAMED_ACTIONS = ("content_delta", "reasoning_delta")
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """A request with its title."""
+    """A request of the demo, with its title."""
 
     title: str
     request: execution_pb2.SystemRequest

@@ -1,4 +1,4 @@
-"""`python -m deploy.local.host`: every service in a single process, on the orchestrator's port.
+"""`python -m deploy.local.host`: runs every service in a single process, on the orchestrator's port.
 
 This is meant for small installations, notebooks and tests. The services are the same as elsewhere and call each other
 over gRPC. Each service has its own settings, except for host and port. Commands find the host like any other system.
@@ -45,11 +45,11 @@ class HostSettings(OrchestratorSettings):
 
     @property
     def max_calls_per_host(self) -> int:
-        """Maximum number of concurrent calls per host, for which the services' own calls also count."""
+        """Maximum number of concurrent calls per host, including the services' own calls."""
         return self.max_concurrent_rpcs
 
 
-# In starting order. The orchestrator starts last and stops first.
+# These are in starting order. The orchestrator starts last and stops first.
 SERVICES: tuple[Program[Any], ...] = (
     Program("inference", InferenceSettings, open_inference),
     CONSTRAINT,

@@ -24,7 +24,7 @@ from pagantic_common.settings import known_names, read_settings, variable_of
 from pagantic_common.storage.settings_file import SettingsFileError, origin_of, use_settings_file
 from pagantic_common.storage.settings_names import AREAS, DOORS, find_unknown
 
-# Settings that name files although their names do not show it.
+# These settings name files although their names do not show it.
 _FILES = (
     "PAGANTIC_INFERENCE_MODEL_PATH",
     "PAGANTIC_INFERENCE_DRAFT_MODEL_PATH",

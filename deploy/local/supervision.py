@@ -1,4 +1,4 @@
-"""A supervisord per state folder: its configuration, its control socket, and starting and stopping it.
+"""Configures, starts, controls and stops the supervisord of a state folder.
 
 Commands reach the supervisor over a unix socket that only this user can open, not over a TCP port. The socket is in
 the temporary folder, because its path is limited to about 100 bytes and a state folder may be anywhere.

@@ -176,7 +176,10 @@ class LocalSystem:
             raise StartFailed(f"already up, with other settings: {', '.join(differing)}; run `pagantic down` first")
 
     def stop(self) -> bool:
-        """Stop every service and wait, or return False if none ran. Raises SupervisionError if a service stays."""
+        """Stop every service and wait until all have ended. Returns False if no service was running.
+
+        Raises SupervisionError if a service does not end.
+        """
         with Progress() as progress:
             if self.record is not None and self.record.is_host:
                 self._stop_host(self.record.pid, progress)
@@ -238,7 +241,7 @@ class LocalSystem:
     def _wait_until_ready(self, progress: Progress) -> None:
         first_pids: dict[str, int] = {}
         activity = _Activity()
-        # The gateway waits for the orchestrator, and that for the other services, so both come last in messages.
+        # The gateway waits for the orchestrator, which waits for the other services, so both come last in messages.
         areas = sorted(self._programs, key=lambda area: (area.name == GATEWAY, area.name == "orchestrator"))
         processes = self._check_processes(first_pids)
         while areas := _not_serving(areas):

@@ -1,1 +1,1 @@
-"""The `pagantic` command."""
+"""Implements the `pagantic` command."""

@@ -1,4 +1,4 @@
-"""`pagantic chat`: a single turn, or a conversation turn by turn."""
+"""`pagantic chat`: runs a single turn, or a conversation turn by turn."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def chat(
         turn_id = options.request_id_of(request_id)
         if _is_conversation(text, lines=lines):
             _check_conversation(request_id=request_id, image=image, json=as_json)
-            request_of("", "", "")  # An invalid option fails before the first turn.
+            request_of("", "", "")  # Build a request now, so that an invalid option fails before the first turn.
             with Client(address, timeout_s=timeout, patience_s=0) as client:
                 _converse(client, request_of, session or f"chat-{uuid.uuid4().hex[:8]}")
             return
@@ -160,7 +160,7 @@ def _take_turns(client: Client, request_of: RequestOf, session_id: str, *, promp
 
 @contextmanager
 def _line_editing() -> Iterator[None]:
-    """Enable editing keys at the prompt, and a history in the state folder."""
+    """Enable line editing at the prompt, with a history that is kept in the state folder."""
     try:
         import readline
     except ImportError:

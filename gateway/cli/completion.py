@@ -28,7 +28,7 @@ MAX_NAMES = 100
 PULLED = "pulled"
 _DEFAULT = local_address("orchestrator")
 _PLAIN_ADDRESS = re.compile(r"(?:https?://)?(?P<host>[\w.-]+|\[[0-9a-f:]+\]):(?P<port>\d{1,5})")
-# A shell evaluates completions, and callers of the system choose the names.
+# Only names of this form are offered: a shell evaluates completions, and callers of the system choose the names.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+,=-]{0,127}")
 # Bash splits words at these characters and replaces only the text after the last of them. Model names have colons.
 _BREAKS = ":="
@@ -57,7 +57,7 @@ def _names_of_system(source: str) -> list[str]:
     address = os.environ.get("PAGANTIC_ADDRESS") or read_addresses(os.environ).get("orchestrator", _DEFAULT)
     if not _is_listened_on(address):
         return []
-    # These imports take longer than the check for a listener.
+    # Imported only now, because these imports take longer than the check for a listener.
     import asyncio
 
     from pagantic_common.client import AsyncClient
@@ -70,7 +70,7 @@ def _names_of_system(source: str) -> list[str]:
 
 
 def _is_listened_on(address: str) -> bool:
-    """Return whether something may be listening; True for addresses in a form that only the client can parse."""
+    """Return whether something may be listening at an address, or True if only the client can parse the address."""
     match = _PLAIN_ADDRESS.fullmatch(address)
     if match is None:
         return True
@@ -81,7 +81,7 @@ def _is_listened_on(address: str) -> bool:
         with suppress(OSError, OverflowError, ValueError), socket.create_connection(place, timeout=CONNECT_S):
             connected.set()
 
-    # Name resolution has no time limit, and the program may exit while a background thread runs.
+    # Name resolution has no time limit. It runs in a background thread, which does not keep the program from exiting.
     connecting = threading.Thread(target=connect, daemon=True)
     connecting.start()
     connecting.join(CONNECT_S)

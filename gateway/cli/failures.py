@@ -1,4 +1,4 @@
-"""Exit codes and next steps for failures, for people and scripts at the command line."""
+"""Determines the exit code and the user's next step for each failure of a command."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.AUTH_DENIED: "use a key with the scope that the message names",
     ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",
 }
-# Maps the fields of requests, which appear in the services' messages, to options.
+# OPTION_OF maps the fields of requests, which appear in the services' messages, to options.
 _FIELD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 OPTION_OF = {
     "session_id": "--session",

@@ -1,4 +1,4 @@
-"""The `pagantic` command: its global options, the settings of every command, and the report of unexpected errors."""
+"""The `pagantic` command: handles global options, applies the settings, and reports unexpected errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _describe(
 
 
 def _reason_of(error: OSError) -> str:
-    """Return the operating system's reason and the file. Other error texts may contain paths and stay unchanged."""
+    """Return the operating system's reason and the file's name, or another error's text unchanged."""
     if error.strerror is None:
         return str(error) or type(error).__name__
     reason = error.strerror[:1].lower() + error.strerror[1:]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """A wrong argument or file. The message gives the reason."""
+    """Raised for an invalid argument or file. The message states the reason."""
 
 
 def say(text: str, *, nl: bool = True) -> None:
@@ -57,7 +57,7 @@ def note(text: str) -> None:
 
 
 def show(table: RenderableType) -> None:
-    """Write a table."""
+    """Print a table."""
     from pagantic_common.client.tables import wide_console
 
     wide_console().print(table)
@@ -140,7 +140,7 @@ def showing_progress() -> Iterator[Progress]:
 
 
 class Progress:
-    """A line with the current work, the elapsed time and the number of written characters."""
+    """A status line that shows the current work, the elapsed time and the number of characters written."""
 
     def __init__(self, status: Status | None) -> None:
         self._status = status

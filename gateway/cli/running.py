@@ -1,4 +1,4 @@
-"""Finds the services that run from the user's state folder. Every command uses it at start."""
+"""Finds the services that run from the user's state folder. Every command uses this module when it starts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Place(TypedDict):
 
 
 def read_addresses(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the address of each area whose service runs from the state folder; empty if no services run."""
+    """Return the address of each area whose service runs from the state folder, or {} if no services run."""
     return {area["name"]: f"{_host_of(area['host'])}:{area['port']}" for area in _read(environment, "areas")}
 
 
 def use_remembered_addresses(environment: MutableMapping[str, str]) -> None:
-    """Set variables to the addresses of the services that run from the user's state folder; keep existing variables."""
+    """Set each variable that is not set to the address of its service, if the service runs from the state folder."""
     for name, address in read_addresses(environment).items():
         variable = f"PAGANTIC_{name.upper()}_ADDRESS"
         if name == "orchestrator":

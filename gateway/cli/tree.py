@@ -58,7 +58,7 @@ COMMANDS = {
 
 
 class CommandTree(TyperGroup):
-    """The group of all commands."""
+    """The group of all commands, which imports a command only when the command line names it."""
 
     def __init__(self, **options: Any) -> None:
         options["commands"] = {name: TyperCommand(name, help=line) for name, (_place, line) in COMMANDS.items()}
@@ -97,12 +97,12 @@ class PlainCommand(TyperCommand):
     """A command whose help names its arguments as manuals do, and whose failures name its options."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command, with failures that name its options."""
         with offering(name for parameter in self.params for name in parameter.opts):
             return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line."""
+        """Return the parts of the usage line without braces."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -1,1 +1,1 @@
-"""Evaluations: cases sent through the ordinary API, scores of the answers, and comparisons of the scores."""
+"""Evaluates a system: sends cases through the ordinary API, scores the answers, and compares the scores."""

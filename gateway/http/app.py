@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 
 class HttpApp:
-    """An ASGI application.
+    """The ASGI application of the gateway.
 
     Args:
-        callers: Give the client of the orchestrator for each caller.
+        callers: Provides the client of the orchestrator for each caller.
         settings: The permitted callers, and the limits.
-        is_ready: Returns whether the orchestrator takes requests.
-        operations: Everything that is served.
+        is_ready: Returns whether the orchestrator accepts requests.
+        operations: All operations that are served.
     """
 
     def __init__(
@@ -98,14 +98,17 @@ class HttpApp:
             await response(scope, receive, send)
 
     async def _read(self, operation: Operation, receive: Receive) -> bytes:
-        """Return the body of a request, or no body for a route without a key, where a slow body could hold a slot."""
+        """Return the body of a request.
+
+        The body of a route without a key is not read, because a slow body could hold a slot.
+        """
         if operation.access is not Access.KEY:
             return b""
         settings = self._settings
         return await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
 
     def _operation_of(self, scope: Scope) -> Operation:
-        """Return the operation that answers a request; raises Refusal for a path or method that there is not."""
+        """Return the operation that answers a request. Raises Refusal if the path or the method does not exist."""
         allowed: set[str] = set()
         for operation in self._operations:
             match, child = operation.route.matches(scope)
@@ -132,7 +135,7 @@ class HttpApp:
             described = error_of(error, request.scope["request_id"])
             answer = _error_response(request, described, status_of(error), headers_of(error))
         except (Refusal, ClientDisconnect):
-            raise  # The caller of this method, the door, sends the response.
+            raise  # The caller of this method sends the response.
         except Exception:
             logger.exception("request %s failed", request.scope["request_id"])
             described = error_of_refusal(Refusal(500, "the gateway failed: its log says why"))
@@ -143,7 +146,7 @@ class HttpApp:
 
 
 def dialect_of(request: Request) -> Dialect:
-    """Return the dialect of a request's client. The path determines it, and for models also a header."""
+    """Return the API dialect of a request, which the path and, for models, also a header determine."""
     path = request.scope["path"]
     if path.startswith("/api/"):
         return OLLAMA
@@ -161,10 +164,13 @@ def _error_response(
 
 
 async def _send_events(events: AsyncGenerator[str, None], request: Request, send: Send) -> None:
-    """Send the events of a stream. The status waits for the first event, whose error determines the status."""
+    """Send the events of a stream.
+
+    The status is sent with the first event, because an error before that event determines the status.
+    """
     scope, dialect = request.scope, dialect_of(request)
     async with aclosing(events):
-        first = await anext(events, "")  # The default is empty if the client already has the last event.
+        first = await anext(events, "")  # An empty default is returned if the client already has the last event.
         headers = [
             (b"content-type", dialect.stream_type.encode()),
             (b"cache-control", b"no-cache"),

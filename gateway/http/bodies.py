@@ -1,4 +1,4 @@
-"""Bodies of requests and of answers, and parameters in paths and queries."""
+"""Reads the bodies of requests and the parameters in paths and queries, and defines the shape of answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from pydantic import with_config
 from starlette.requests import Request
-from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not take the TypedDict of `typing`.
+from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not accept the TypedDict of `typing`.
 
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -42,7 +42,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:
-    """Return the message for a JSON value. Raises InvalidRequest that names the value if it is not such a message."""
+    """Parse a JSON value as a message. Raises InvalidRequest, which names the value, if the value has another form."""
     try:
         return json_format.ParseDict(value, kind())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Failures in HTTP form: a status, and an error in the form of OpenAI's API with the code of the taxonomy."""
+"""Converts failures to HTTP: a status, and an error in the form of OpenAI's API with the code of the taxonomy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cause(AnswerShape):
 
 
 class ErrorDetails(AnswerShape):
-    """Fields that an API lacks. An error of a request that was rejected on arrival does not have these fields."""
+    """Error details for which the client's API has no field. They are absent if the request was rejected on arrival."""
 
     request_id: NotRequired[str]
     retryable: NotRequired[bool]
@@ -61,7 +61,7 @@ class ErrorDetails(AnswerShape):
 
 
 class CodedDetails(ErrorDetails):
-    """The fields that an API lacks, including the code of the taxonomy."""
+    """Error details for which the client's API has no field, including the code of the taxonomy."""
 
     code: str | None
 
@@ -107,12 +107,12 @@ def error_of(error: PaganticError, request_id: str = "") -> OpenAIErrorObject:
 
 
 def error_of_refusal(refusal: Refusal) -> OpenAIErrorObject:
-    """Return the `error` object for a request that was rejected at the door."""
+    """Return the `error` object for a request that was rejected on arrival."""
     return _error(refusal.status, None, refusal.message)
 
 
 def coded_details(error: OpenAIErrorObject) -> CodedDetails:
-    """Return the fields of an error that another API lacks."""
+    """Return the details of an error for which an API other than OpenAI's has no field."""
     return {"code": error["code"], **error.get("pagantic", {})}
 
 

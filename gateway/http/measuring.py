@@ -68,7 +68,7 @@ class Streams:
 
 
 class _Measured:
-    """Measures a request. Until a status is sent, its status is the one for a client that left."""
+    """Measures a request. Until a status is sent, its status is that of a request whose client disconnected."""
 
     def __init__(self, scope: Scope, send: Send, streams: Streams) -> None:
         self._scope = scope

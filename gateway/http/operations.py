@@ -1,4 +1,4 @@
-"""The operations of the gateway: each has a handler, and a description for the document of the API."""
+"""Defines the operations of the gateway: each has a handler, and a description for the API document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.routing import Route
 from gateway.http.failures import OpenAIError, OpenAIErrorObject
 from gateway.http.streams.running import Answer
 
-Shape = type  # Of a JSON object: a form, the shape of an answer, or a message of the contract.
+Shape = type  # A description of a JSON object: a form, the shape of an answer, or a message of the contract.
 JSON = "application/json"
 SENT_EVENTS = "text/event-stream"
 JSON_LINES = "application/x-ndjson"
@@ -25,14 +25,14 @@ def _openai_error_body(error: OpenAIErrorObject, _status: int, _request_id: str)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The API of a product.
+    """An API whose clients the gateway serves.
 
     Args:
         name: The heading of its operations in the document.
         error: The shape of its errors.
-        error_body: Makes the body for an error of OpenAI's API, its status, and the request's id.
+        error_body: Returns the body of an error, given an error of OpenAI's API, its status, and the request's id.
         stream_type: The content type of streams.
-        id_headers: Names of the headers that have the request's id.
+        id_headers: Names of the headers that contain the request's id.
     """
 
     name: str
@@ -72,21 +72,21 @@ class Operation:
     """A method of a path.
 
     Args:
-        dialect: The API that it belongs to.
+        dialect: The API to which the operation belongs.
         endpoint: The HTTP method and the path, whose parameters are in braces as Starlette reads them.
-        handle: Makes the answer from the client, the request and its body; its docstring is the document's summary.
-            Without a key, client and body are empty.
-        name: Its name in generated clients.
-        form: The form of the body; None for no body.
-        answer: The form of status 200; None for a text.
+        handle: Returns the answer, given the client, the request and its body. Its docstring is the summary in the
+            document. Without a key, client and body are empty.
+        name: The operation's name in generated clients.
+        form: The form of the body, or None if there is no body.
+        answer: The form of status 200, or None for text.
         events: The JSON in each event or line, if the answer may be a stream.
         parameters: All parameters except the path's.
         required: Fields that the body must have, even if other uses of the form may leave them out.
         takes_file: Whether the body is a file, which the handler reads by itself.
         may_be_empty: Whether the body may be left out.
         text_type: The content type of a text answer.
-        access: Its requirements for callers.
-        makes: The parameter of other paths that takes the id of the answer; empty without such a parameter.
+        access: The operation's requirements for callers.
+        makes: The parameter of other paths that accepts the id of the answer, or empty if there is no such parameter.
     """
 
     dialect: Dialect

@@ -1,4 +1,4 @@
-"""Answers of models that pool texts: the vectors of embedding models, and the relevance that cross-encoders see.
+"""Serves models that pool texts: the vectors of embedding models, and the relevance scores of cross-encoders.
 
 `/v1/embeddings` has the form of OpenAI's API, and `/rerank` the form that Jina's and Cohere's APIs share.
 """
@@ -115,7 +115,7 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(embeddings_of(form, response))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        """Put documents in the order of their relevance."""
+        """Rank documents by their relevance to a query."""
         form = read_form(read_object(body), RerankForm)
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)

@@ -31,7 +31,8 @@ PROBE_S = 2.0
 def run(address: str, port: int | None, announce: Callable[[str, str], None]) -> None:
     """Serve clients until SIGINT or SIGTERM. Raises OSError if the port cannot be used.
 
-    `announce` receives the URL of the APIs and the URL of the console, which is empty if the settings turn it off.
+    `announce` receives the URL of the APIs and the URL of the console. The latter is empty if the settings turn the
+    console off.
     """
     log_to_stderr()
     settings = load_settings(HttpSettings)

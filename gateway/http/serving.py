@@ -1,4 +1,4 @@
-"""Every operation that the gateway serves, and `/openapi.json` and `/docs`, which describe them."""
+"""Collects every operation that the gateway serves, with `/openapi.json` and `/docs`, which describe them."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def described_operations(settings: HttpSettings) -> list[Operation]:
         return page_of(document())
 
     async def show_document(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-        """The document of this API."""
+        """Get the document of this API."""
         return Response(text(), media_type=JSON)
 
     async def show_page(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-        """The document as a page."""
+        """Get the document as a page."""
         return HTMLResponse(page(), headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff"})
 
     operations = [

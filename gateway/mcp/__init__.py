@@ -1,1 +1,1 @@
-"""The Model Context Protocol server: tools, documents and prompts of a deployment for any client of the protocol."""
+"""Serves the tools, documents and prompts of a deployment to any client of the Model Context Protocol."""

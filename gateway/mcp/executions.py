@@ -1,4 +1,4 @@
-"""Runs a request for a tool call, reports its progress, and cancels it if the client cancels or leaves."""
+"""Runs a request for a tool call, reports its progress, and cancels it if the client cancels or disconnects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Executions:
     async def run(
         self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
     ) -> execution_pb2.SystemResponse:
-        """Run a request. Raises the error of a request that did not run, or Cancelled if the client left."""
+        """Run a request. Raises the error of a request that did not run, or Cancelled if the client disconnected."""
         if self._running >= self._max_calls:
             raise Overloaded(
                 f"{self._running} tool calls run, at most {self._max_calls} may", retry_after_s=RETRY_AFTER_S

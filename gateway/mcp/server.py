@@ -1,4 +1,4 @@
-"""The server of the protocol: tools, resources and prompts, each served on behalf of the caller."""
+"""Serves the protocol: tools, resources and prompts, each on behalf of the caller."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ INSTRUCTIONS = (
     "ask answers with a model, extract gives JSON that satisfies a schema, vote asks several times and counts, plan "
     "works in steps. The other tools are the deployment's own. Resources are collections of documents."
 )
-_RESOURCE_NOT_FOUND = -32002  # up to version 2025-11-25
+_RESOURCE_NOT_FOUND = -32002  # Used by the protocol up to version 2025-11-25.
 _CALLERS_FAULT = (errors.InvalidRequest, errors.NotFound, errors.PreconditionFailed, errors.Unsupported)
 logger = logging.getLogger(__name__)
 ParamsT = ParamSpec("ParamsT")

@@ -80,7 +80,7 @@ async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, CHUNK_BYTES)
-    except OSError:  # the client has disconnected
+    except OSError:  # The client has disconnected.
         return b""
 
 

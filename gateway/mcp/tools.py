@@ -1,4 +1,4 @@
-"""The tools of the server: its own tools and those of the deployment."""
+"""Lists and calls the tools of the server: its own tools, and the tools of the deployment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tools:
     async def list(self, context: Context) -> list[Tool]:
         """Return the server's own tools, followed by the deployment's tools that the caller may use."""
         tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
-        # Lists differ by caller, and a tool's schema does not: the tools of another caller stay.
+        # Lists differ by caller, but a tool's schema does not, so the schemas from other callers' lists are kept.
         self._schemas |= {tool.name: tool.input_schema for tool in tools}
         return tools
 
@@ -69,7 +69,7 @@ class Tools:
     async def _call_own(self, context: Context, params: CallToolRequestParams, request_id: str) -> CallToolResult:
         try:
             request = read_own_call(params.name, params.arguments or {}, request_id)
-        except (TypeError, ValueError) as error:  # raised by the client's request builders
+        except (TypeError, ValueError) as error:  # The client's request builders raise these errors.
             raise InvalidRequest(str(error)) from None
         return result_of(await self._executions.run(context, request, ExecutionProgress()))
 

@@ -1,4 +1,4 @@
-"""A visit is an HTTP request while it is served. Its work ends when the client leaves.
+"""Tracks visits: a visit is an HTTP request while it is served. Its work ends when the client disconnects.
 
 Up to version 2025-11-25, the protocol lets work continue after its stream breaks, for a client that returns for the
 rest. This server does not keep the rest, so no client would receive it.
@@ -35,7 +35,7 @@ class Visit:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Run a block that is cancelled when the client leaves. The rest of the block is then skipped."""
+        """Run a block that is cancelled when the client disconnects. The rest of the block is then skipped."""
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._is_over:

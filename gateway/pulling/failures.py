@@ -1,4 +1,4 @@
-"""The failures of pulls with their codes. The command adds the next step."""
+"""Creates the failures of pulls, with their codes. The command adds the next step."""
 
 from __future__ import annotations
 

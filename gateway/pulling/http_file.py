@@ -1,4 +1,4 @@
-"""Reads a file over HTTP from any byte on, through allowed redirects; the source of URLs on hosts of the operator."""
+"""Reads a file over HTTP from any byte onwards, through allowed redirects, and pulls URLs on the operator's hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HttpFile:
         self.shown = shown_url(url)
         self._silence_s = silence_s
         self._check_url = check_url
-        # The offsets of a compressed response would not match the bytes of the file.
+        # Responses must not be compressed, because their offsets would not match the bytes of the file.
         self._headers = {**(headers or {}), "Accept-Encoding": "identity"}
 
     def size_bytes(self) -> int:
@@ -123,7 +123,7 @@ class UrlSource:
         return Offer(self._file.shown, self._file.size_bytes())
 
     def read(self, offer: Offer, start: int, scratch: Path, report: Report) -> Iterator[bytes]:  # noqa: ARG002
-        """Yield the content from a byte on."""
+        """Yield the content from a byte onwards."""
         return self._file.read(start)
 
     def _check(self, url: httpx2.URL) -> None:

@@ -1,4 +1,4 @@
-"""Models on a hub, found by the package huggingface_hub. The file is downloaded here, so that it can resume."""
+"""Finds models on a hub with the package huggingface_hub, but downloads the file itself, so that it can resume."""
 
 from __future__ import annotations
 

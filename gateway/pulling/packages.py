@@ -27,7 +27,7 @@ from pagantic_common.models.folder import bytes_in
 
 POLL_S = 0.25
 PIP_RETRIES = 1
-PIP_SILENCE_S = 3.0  # how long pip itself may be silent, in addition to the index
+PIP_SILENCE_S = 3.0  # Maximum time for which pip itself may be silent, in addition to the index's time.
 _NO_SPACE = re.compile(r"no space left on device|errno 28", re.IGNORECASE)
 _NO_INDEX = re.compile(
     r"retrying|connection|timed? ?out|proxy|ssl|temporary failure|resolution|http error|max retries", re.IGNORECASE
@@ -121,7 +121,7 @@ def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
 
 @contextlib.contextmanager
 def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run pip with its downloads in a folder. Pip is ended with the block."""
+    """Run pip with its downloads in a folder. If pip still runs at the end of the block, it is killed."""
     environment = {**os.environ, "TMPDIR": str(arriving)}
     pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:

@@ -138,7 +138,7 @@ class Pull:
             file.write(block)
             report(file.tell(), "")
             if file.tell() > offer.size_bytes:
-                break  # the source sends more than it offered, and the hash check will reject it
+                break  # The source sends more than it offered, so the hash check will reject the file.
         if file.tell() == start:
             raise unavailable(f"{offer.source} ends after {start} of {offer.size_bytes} bytes")
 

@@ -1,1 +1,1 @@
-"""Replays of recorded executions: the user's changes, and the resulting differences."""
+"""Prepares replays of recorded executions with the user's changes, and computes the resulting differences."""

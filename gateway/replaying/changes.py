@@ -1,4 +1,4 @@
-"""The request of a replay: the recorded request with the user's changes."""
+"""Builds the request of a replay from the recorded request and the user's changes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def read_changes(written: Any) -> Changes:
 def request_of_replay(
     recorded: execution_pb2.SystemRequest, changes: Changes, replay_id: str, replay: execution_pb2.Replay
 ) -> execution_pb2.SystemRequest:
-    """Return the recorded request with the changes, as a replay with its own id. Raises WrittenError."""
+    """Return the recorded request with the changes, as a replay with its own id.
+
+    Raises WrittenError if the changes are invalid.
+    """
     before = json_format.MessageToDict(recorded, preserving_proto_field_name=True)
     request = execution_pb2.SystemRequest()
     try:

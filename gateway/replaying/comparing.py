@@ -16,7 +16,7 @@ from pagantic_common.client.descriptions import state_name
 # These fields are not results but conditions of a step, and they explain a different result.
 _FIGURES = ("model", "seed", "usage")
 _USAGE_FIGURES = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
-# These fields differ between any two executions, because names are random and times are measured.
+# These fields are not compared: names are random and times are measured, so they differ between any two executions.
 _DRAWN = frozenset({"id", "tool_call_id", "duration", "usage", "attempts", "created_at"})
 _CAUSES: Mapping[str, str] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""The main screen and keys of the terminal program: the sessions, the conversation, and screens over both."""
+"""Defines the main screen and keys of the terminal program: the sessions, the conversation, and screens over both."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TerminalApp(App[None]):
         self._chat.focus_composer()
         self._show_head()
         self.run_worker(self._connect(), group="connect")
-        if not self.is_headless:  # a signal ends the program like a key, so the terminal is restored
+        if not self.is_headless:  # A signal ends the program like a key, so the terminal is restored.
             for sign in ENDING:
                 asyncio.get_running_loop().add_signal_handler(sign, self.leave, EXIT_OF_SIGNAL + sign)
 
@@ -91,7 +91,7 @@ class TerminalApp(App[None]):
                 await asyncio.sleep(RETRY_S)
                 continue
             except PaganticError as error:
-                # For example, a key may lack the permission to list them.
+                # For example, a key may lack the permission to list models.
                 self._chat.show_failure(Failure.of(error))
             else:
                 self._chat.windows = {
@@ -105,7 +105,7 @@ class TerminalApp(App[None]):
     async def _list_sessions(self) -> None:
         try:
             listed, has_more = await list_conversations(self.client)
-        except PaganticError:  # the conversation pane shows the error
+        except PaganticError:  # The conversation pane shows the error.
             return
         self._sessions.show(listed, self._chat.conversation.session_id, has_more=has_more)
 
@@ -137,7 +137,7 @@ class TerminalApp(App[None]):
         self.screen.set_class(is_shown, SHOWN)
         self.screen.set_class(not is_shown, HIDDEN)
         if is_shown:
-            self._sessions.highlighted = None  # the new list highlights the current conversation
+            self._sessions.highlighted = None  # The new list highlights the current conversation.
             self._sessions.focus()
             self._list_again()
         else:
@@ -189,7 +189,7 @@ class TerminalApp(App[None]):
             self._end_choosing()
 
     def action_interrupt(self) -> None:
-        """Stop the answer. If there is none, quit on the second press."""
+        """Stop the answer. If no answer is being written, quit on the second press."""
         if self._chat.stop():
             return
         now_s = time.monotonic()

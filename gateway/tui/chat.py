@@ -190,7 +190,7 @@ class ChatPane(Vertical):
         self._follow(self._transcript.add(Turn.of(event.text, request.request_id)), request)
 
     def on_composer_refused(self, event: Composer.Refused) -> None:
-        """Show the reason that a text was rejected."""
+        """Show the reason that text was rejected."""
         event.stop()
         self._warn(event.reason)
 
@@ -253,7 +253,7 @@ class ChatPane(Vertical):
 
     async def _stop(self, running: Running) -> None:
         error = await running.stop()
-        if error is not None and self._written is running:  # an answer that has ended in the meantime needs no stop
+        if error is not None and self._written is running:  # An answer that has ended in the meantime needs no stop.
             self._warn_of(error)
 
     def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
@@ -273,7 +273,7 @@ class ChatPane(Vertical):
             # The decision may have come too late. The execution continues.
             self._warn_of(error)
             self._approval.allow_again(approval)
-        except ValueError as error:  # the arguments cannot be encoded
+        except ValueError as error:  # The arguments cannot be encoded.
             self._warn(f"The decision was not sent: {error}")
             self._approval.allow_again(approval)
 

@@ -1,1 +1,1 @@
-"""Common parts of the HTTP doors: permitted callers, limits on size and time, and responses to probes."""
+"""Shared parts of the HTTP servers, called doors: permitted callers, limits on size and time, and probes."""

@@ -14,7 +14,10 @@ from gateway.web.refusal import Refusal
 
 
 async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes:
-    """Return the body. Raises Refusal if it is too large or too slow, or ClientDisconnect if the client left."""
+    """Return the body.
+
+    Raises Refusal if the body is too large or too slow, or ClientDisconnect if the client disconnected.
+    """
     body = bytearray()
     with anyio.move_on_after(read_s):
         while True:
@@ -46,7 +49,10 @@ class Upload:
         self._failure: Refusal | ClientDisconnect | None = None
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the bytes. Raises Refusal for a file that is too large or too slow, or ClientDisconnect."""
+        """Yield the bytes.
+
+        Raises Refusal if the file is too large or too slow, or ClientDisconnect if the client disconnected.
+        """
         size_bytes = 0
         while not self._is_read.is_set():
             try:

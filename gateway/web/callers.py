@@ -1,4 +1,4 @@
-"""Callers: the API key of a request, and the orchestrator client that sends the key."""
+"""Finds the API key of a request, and provides the orchestrator client that sends the key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _SCHEME = "bearer "
 
 
 def api_key_of(request: Request | None) -> str:
-    """Return the API key in `Authorization: Bearer` or else in `x-api-key`, or an empty string, as over stdio."""
+    """Return the API key in `Authorization: Bearer` or else in `x-api-key`.
+
+    Returns an empty string if there is no key or, as over stdio, no request.
+    """
     if request is None:
         return ""
     header = request.headers.get("authorization", "")
@@ -43,5 +46,5 @@ class Callers:
             await self.client_for(request).list_prompt_templates()
         except Unauthenticated:
             raise
-        except PaganticError:  # the key is known, or cannot be checked now, which each call reports itself
+        except PaganticError:  # The key is known or cannot be checked now. In that case, each call reports the reason.
             return

@@ -1,4 +1,4 @@
-"""Admission: checks of a request's headers, and the count of running requests.
+"""Admits requests: checks their headers, and counts the running requests.
 
 The headers are checked against DNS rebinding: a web page must not reach a server of the same machine.
 """
@@ -20,7 +20,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Entry:
-    """Admits requests at a door."""
+    """Checks and counts the requests that arrive at a server."""
 
     def __init__(self, settings: DoorSettings) -> None:
         self._settings = settings

@@ -8,7 +8,10 @@ BACKLOG = 128
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a port of a host, which may be an IPv6 address with or without brackets. Raises OSError."""
+    """Listen on a port of a host. Raises OSError if the port cannot be used.
+
+    The host may be an IPv6 address with or without brackets.
+    """
     family = socket.AF_INET
     if ":" in host:
         family = socket.AF_INET6

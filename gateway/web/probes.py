@@ -19,7 +19,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 
 
 class _CheckedHealth(Health):
-    """Answers only checks. Open watches would take the slots of checks, and a kubelet sends only checks."""
+    """A health service that rejects watches, which would occupy the slots of checks. A kubelet sends only checks."""
 
     async def Watch(self, _: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         """Reject a watch."""
@@ -29,10 +29,10 @@ class _CheckedHealth(Health):
 
 @asynccontextmanager
 async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
-    """Answer gRPC health checks on the admin port while the block runs. Raises OSError if it cannot listen.
+    """Answer gRPC health checks on the admin port while the block runs. Raises OSError if the port cannot be used.
 
-    A server without its orchestrator is ready, because it reports to each caller why a call fails. A refused connection
-    would not.
+    A server without its orchestrator is ready, because it can report to each caller why a call fails. A refused
+    connection would report no reason.
     """
     if not settings.admin_port:
         yield

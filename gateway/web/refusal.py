@@ -1,4 +1,4 @@
-"""The refusal of a request at a door."""
+"""Defines the error that rejects a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 
 class Refusal(Exception):
-    """A refusal of a request before any work is done for it.
+    """Raised to reject a request before any work is done for it.
 
     Args:
     status: The HTTP status.

@@ -1,4 +1,4 @@
-"""Serves an application at a door until a signal arrives."""
+"""Serves an HTTP application until a signal arrives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: C
 
 
 def _listen(settings: DoorSettings) -> socket.socket:
-    """Listen on the port. Raises OSError that names the port and explains how to choose another."""
+    """Listen on the port. Raises OSError, which names the port and explains how to choose another port."""
     try:
         return listen(settings.host, settings.port)
     except OSError as error:

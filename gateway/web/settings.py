@@ -1,4 +1,4 @@
-"""The settings that all HTTP doors share."""
+"""The settings that all HTTP servers of the gateway share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Names = Annotated[tuple[str, ...], NoDecode]
 
 
 class DoorSettings(BaseSettings):
-    """The settings of a door. Each door has its own variable prefix and port."""
+    """The settings of an HTTP server. Each server has its own variable prefix and port."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 

@@ -1,1 +1,1 @@
-"""Files that people write: YAML values, and requests in short forms."""
+"""Reads files that people write: YAML values, and requests in short forms."""

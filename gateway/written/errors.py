@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class WrittenError(ValueError):
-    """A value in a written file is invalid. The message names the position and the reason."""
+    """Raised if a value in a written file is invalid. The message names the position and the reason."""

@@ -1,4 +1,4 @@
-"""YAML restricted to the values of JSON, so that `no` and a date are texts."""
+"""Parses YAML restricted to the values of JSON, so that `no` and a date are strings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping. Raises WrittenError if a key is repeated or is not a text."""
+        """Construct a mapping. Raises WrittenError if a key is repeated or is not a string."""
         mapping = super().construct_mapping(node, deep=deep)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         if not all(isinstance(key, str) for key in keys):

@@ -1,4 +1,4 @@
-"""Fields of a SystemRequest in the forms that people write, and as proto JSON."""
+"""Converts fields of a SystemRequest from the forms that people write to proto JSON."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ _MODULE_OF = {
     "raise_for_error": "pagantic_common.client.responses",
     "watch": "pagantic_common.client.notebook.live",
 }
-_REQUESTS = "pagantic_common.client.requests"  # the module of every other name
+_REQUESTS = "pagantic_common.client.requests"  # the module of every name that is missing from _MODULE_OF
 
 if not TYPE_CHECKING:
 

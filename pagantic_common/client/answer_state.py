@@ -73,7 +73,7 @@ class Delta:
 
 
 class TextPart:
-    """A text that grows as pieces are added."""
+    """Text that grows piece by piece. The pieces are joined only when the text is read."""
 
     __slots__ = ("_pieces", "length")
 
@@ -110,7 +110,7 @@ class TextPart:
 
 @dataclass
 class CallPart:
-    """A call of a registered tool. Arguments, result and failure are empty until known."""
+    """A call of a registered tool. Its arguments, result and failure are empty until they are known."""
 
     call_id: str
     name: str
@@ -131,7 +131,7 @@ class ClientCall:
 
 
 class _Mark(NamedTuple):
-    """A position in the texts: the numbers of parts and client calls, and the lengths of the texts that may grow."""
+    """A position in the texts: the counts of parts and client calls, and the lengths of the texts that may grow."""
 
     parts: int = 0
     text: int = 0
@@ -141,7 +141,7 @@ class _Mark(NamedTuple):
 
 
 class AnswerState:
-    """An answer, as far as its events have been taken.
+    """An answer, as built from the events taken so far.
 
     Pass the events of `stream`, `follow` or `follow_to_end` to `take`. After a lost connection, call `rewind` before
     the first event of `follow(request_id, after_sequence=state.sequence)`. Events of `follow_to_end` need no `rewind`,
@@ -150,7 +150,7 @@ class AnswerState:
     Attributes:
         parts: Texts and calls of registered tools, in order.
         reasoning: The reasoning text.
-        client_calls: Calls that the caller is to run.
+        client_calls: Calls that the caller must run.
         waiting: Pending approvals, by the id of the tool call.
         response: The response, or None until the execution has ended.
         sequence: The sequence number of the last stored event, or 0 before the first.
@@ -172,7 +172,7 @@ class AnswerState:
         self._turn = _Mark()  # position at the start of the newest inference
         self._is_inferring = False
         self._is_call_open = False  # whether a client call was the last part to grow
-        # The whole text, the text of the newest inference, and the reasoning, before the response replaced them.
+        # The whole text, the text of the newest inference, and the reasoning, as they streamed before the response.
         self._streamed = ("", "", "")
         self._streamed_calls: list[ClientCall] = []
 
@@ -233,7 +233,7 @@ class AnswerState:
         return self._tokens, window
 
     def take(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
-        """Take the next event, and return its deltas. The deltas of the response are in `rest`."""
+        """Take the next event, and return its deltas. `rest` returns the deltas of the response."""
         kind = event.WhichOneof("event") or ""  # empty if the event is from a newer version
         deltas: Sequence[Delta] = ()
         if (take := _TAKES.get(kind)) is not None:
@@ -265,7 +265,7 @@ class AnswerState:
         ]
 
     def rest(self, text: str | None = None) -> list[Delta]:
-        """Return deltas for the parts of the response that did not stream, or no deltas before the end.
+        """Return deltas for the parts of the response that did not stream, or an empty list before the end.
 
         A text that was changed after it had streamed, for example by a repair, yields no delta.
 
@@ -283,7 +283,7 @@ class AnswerState:
         return deltas + self._rest_of_calls(response.tool_calls, continues=self._is_call_open and not deltas)
 
     def _rest_of_calls(self, calls: Sequence[message_pb2.ToolCall], *, continues: bool) -> list[Delta]:
-        """Return deltas for the calls that did not stream. If `continues`, complete the last streamed call first."""
+        """Return deltas for the calls that did not stream. If `continues`, first complete the last streamed call."""
         sent, deltas = len(self._streamed_calls), []
         if 0 < sent <= len(calls) and continues:
             last = calls[sent - 1].arguments_json[self._streamed_calls[-1].arguments.length :]
@@ -377,7 +377,7 @@ class AnswerState:
         return ()
 
     def _resume(self, _event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
-        """Drop the texts of an unfinished inference. The resumed inference starts over, perhaps with other words."""
+        """Drop the texts of an unfinished inference. The resumed inference starts over and may produce other words."""
         was_inferring, self._is_inferring = self._is_inferring, False
         if was_inferring and self._forget_after(self._turn):
             return (Delta(DeltaKind.REPEATED, "the orchestrator resumed the request"),)

@@ -427,7 +427,7 @@ class AsyncClient(Sessions, Sources):
         return request
 
     async def _stop(self, request_id: str) -> None:
-        """Cancel an execution, within a few seconds at most because the connection may be down."""
+        """Cancel an execution, but give up after a few seconds because the connection may be down."""
 
         async def cancel() -> None:
             with suppress(PaganticError):
@@ -458,7 +458,7 @@ class AsyncClient(Sessions, Sources):
         return Patience(self._patience_s if request.request_id else 0.0)
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
-        """Return the timeout of a request's call, which exceeds the request's own so that the response arrives."""
+        """Return the timeout of a call, which exceeds the request's timeout so that the response can arrive."""
         timeout_s = timeout_of(request)
         if not timeout_s:
             return self._timeout_s

@@ -1,4 +1,4 @@
-"""The API key that a client sends, and its sources."""
+"""Finds the API key that a client sends: an argument, an environment variable, or a line of a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_CHARS = 4096
 
 
 def has_key(environment: Mapping[str, str]) -> bool:
-    """Return whether the environment names an API key."""
+    """Return whether the environment contains an API key or names the file of a key."""
     return bool(environment.get(KEY) or environment.get(KEY_FILE))
 
 
 def credentials_for(target: Target, api_key: str | None, environment: Mapping[str, str]) -> str:
-    """Return the `authorization` to send, or an empty string if there is no key.
+    """Return the value of `authorization` to send, or an empty string if there is no key.
 
     Raises InvalidRequest if the key file is unreadable, or if the key would leave this machine in plain text.
     """

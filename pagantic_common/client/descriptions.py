@@ -11,7 +11,7 @@ from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.codec.fields import name_of
 
 MAX_RESULT_CHARS = 240
-# The codes of the warnings for a truncated answer: at the token limit, and at the byte limit.
+# These codes warn that an answer was truncated: at the token limit, or at the byte limit.
 TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
 
 
@@ -39,7 +39,7 @@ def describe_usage(usage: usage_pb2.TokenUsage) -> str:
 
 
 def describe_outcome(response: execution_pb2.SystemResponse) -> str:
-    """Return a response's id, guarantee, finish reason and cost."""
+    """Return a line with a response's id, guarantee, finish reason and cost."""
     parts = [f"request {response.request_id}"]
     if response.structured_output_json and response.validation.guarantee:
         parts.append(f"guarantee {guarantee_name(response.validation.guarantee)}")
@@ -61,7 +61,7 @@ def describe_tool_call(call: execution_pb2.ToolCallRecord) -> str:
 
 
 def describe_citation(citation: execution_pb2.Citation) -> str:
-    """Return a citation's number, its document and position in the document, and its quote."""
+    """Return a line with a citation's number, its document and position in the document, and its quote."""
     page = ""
     if citation.page:
         page = f", page {citation.page}"
@@ -70,7 +70,7 @@ def describe_citation(citation: execution_pb2.Citation) -> str:
 
 
 def describe_step(step: plan_pb2.StepResult) -> str:
-    """Return a plan's step, its outcome and its duration."""
+    """Return a line with the name, kind, outcome and duration of a plan's step."""
     outcome = (step.output.WhichOneof("value") or "nothing").replace("_", " ")
     if step.HasField("error"):
         outcome = f"failed: {step.error.message}"
@@ -78,7 +78,7 @@ def describe_step(step: plan_pb2.StepResult) -> str:
 
 
 def describe_votes(response: execution_pb2.SystemResponse) -> str:
-    """Return the values of the candidates with their vote counts, and the confidence."""
+    """Return a line with the values of the candidates, their vote counts and the confidence."""
     votes = "votes: " + ", ".join(f"{value} {count}" for value, count in vote_counts(response))
     if response.HasField("confidence"):
         votes += f"; confidence {response.confidence:.2f}"

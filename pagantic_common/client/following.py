@@ -32,7 +32,7 @@ _TEXTS: Final = {"content_delta": "text", "reasoning_delta": "text", "tool_call_
 
 
 class FollowingOptions(TypedDict, total=False):
-    """The options of Following."""
+    """The optional arguments of `Following`."""
 
     after_sequence: int
     patience_s: float
@@ -42,7 +42,7 @@ class FollowingOptions(TypedDict, total=False):
 
 
 class Following:
-    """The events of one execution over all connections.
+    """Reads the events of one execution over any number of connections.
 
     Attributes:
         sequence: Sequence number of the last stored event read.
@@ -88,7 +88,7 @@ class Following:
                 async for event in events:
                     yield event
         except PaganticError as error:
-            # A refused request does not run. A request whose call was lost or late may run.
+            # A rejected request does not run. A request whose call was lost or timed out may be running.
             may_run = self._begin is None or isinstance(error, (Unavailable, DeadlineExceeded))
             raise
         finally:
@@ -124,7 +124,7 @@ class Following:
                     return
 
     def _is_new(self, event: event_pb2.ExecutionEvent) -> bool:
-        """Note the position of an event, and cut repeated text; return whether anything is left of the event."""
+        """Record the position of an event, and cut repeated text. Return whether anything is left of the event."""
         self._begin = self._patience = None
         self._has_events = True
         if is_streamed(event):
@@ -168,7 +168,7 @@ class _RepeatedText:
         self._at = 0
 
     def cut(self, event: event_pb2.ExecutionEvent) -> bool:
-        """Cut repeated text from the start of a delta; return whether anything is left."""
+        """Cut repeated text from the start of a delta. Return whether anything is left of the delta."""
         kind = event.WhichOneof("event")
         if kind not in _TEXTS:
             return True

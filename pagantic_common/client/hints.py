@@ -1,4 +1,4 @@
-"""A request's options as keywords: ExecutionHints, and the parts of a request other than its messages."""
+"""Defines a request's options as keywords: the execution hints, and the other parts except the messages."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def apply_options(
 
 
 def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
-    """Set the variant of an experiment in a request; raises ValueError if the text is malformed.
+    """Set the variant of an experiment in a request. Raises ValueError if the text is malformed.
 
-    An empty text changes nothing.
+    An empty `text` changes nothing.
 
     Args:
         request: The request.

@@ -348,7 +348,7 @@ def _described(name: str, answers: Answers) -> list[tuple[str | bool, str]]:
 
 
 def timeout_of(request: execution_pb2.SystemRequest) -> float:
-    """Return the timeout in the request's hints in seconds, or 0 if there is none."""
+    """Return the timeout from the request's hints, in seconds, or 0 if the hints have no timeout."""
     return duration_from_proto(request.hints.timeout)
 
 

@@ -32,7 +32,7 @@ _Item = event_pb2.ExecutionEvent | Exception | Callable[[], None] | None
 def _blocking(
     method: Callable[Concatenate[AsyncClient, ArgumentsP], Coroutine[Any, Any, ResultT]],
 ) -> Callable[Concatenate[Client, ArgumentsP], ResultT]:
-    """Return a method of Client with the same arguments, which waits for the result of the AsyncClient method."""
+    """Return a method of Client that accepts the arguments of an AsyncClient method and waits for its result."""
 
     @functools.wraps(method)
     def call(client: Client, /, *arguments: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
@@ -44,7 +44,7 @@ def _blocking(
 class Client:
     """Talks to an orchestrator, and may be shared by threads. Use it as a context manager, or call `close`.
 
-    It has the methods and errors of AsyncClient.
+    It has the methods of AsyncClient and raises the same errors.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Client:
         begin: Callable[[], AsyncGenerator[event_pb2.ExecutionEvent, None]],
         items: queue.SimpleQueue[_Item] | None = None,
     ) -> Generator[event_pb2.ExecutionEvent, None, None]:
-        """Yield the events of a stream that runs on the event loop. Calls from the queue are made in this thread."""
+        """Yield the events of a stream that runs on the event loop. The reading thread makes the calls in the queue."""
         items = items or queue.SimpleQueue()
 
         async def pump() -> None:
@@ -261,7 +261,7 @@ class Client:
             self._leave(pumping)
 
     def _leave(self, pumping: asyncio.Task[None]) -> None:
-        """Cancel a stream, and wait until it has ended, including its cancellation of the execution, if any."""
+        """Cancel a stream, and wait until the stream and any cancellation of its execution have ended."""
         if pumping.done() or self._loop.is_closed():
             return
         if threading.current_thread() is self._thread:  # the garbage collector runs in any thread

@@ -27,7 +27,7 @@ WIDE_COLUMNS = 110
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """The texts of an event.
+    """An event as a row of the timeline's table.
 
     `offset_ms` counts from the first event, and `duration_ms` is None if the event has no duration.
     """
@@ -43,7 +43,7 @@ class TimelineRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row's text, in the order of COLUMNS."""
+        """The texts of the row's cells, in the order of COLUMNS."""
         took = ""
         if self.duration_ms is not None:
             took = f"{self.duration_ms:.1f}"
@@ -52,7 +52,10 @@ class TimelineRow:
 
     @property
     def narrow_cells(self) -> tuple[str, ...]:
-        """The row's text, in the order of NARROW_COLUMNS. An action without a layer belongs to the orchestrator."""
+        """The texts of the row's cells, in the order of NARROW_COLUMNS.
+
+        An action without a layer belongs to the orchestrator.
+        """
         sequence, offset, layer, action, what, caused_by, took, error = self.cells
         if layer not in ("", "orchestrator") and not action.startswith(layer):
             action = f"{layer}: {action}"
@@ -93,8 +96,8 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
 def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Table:
     """Return the rows of a timeline as a table for `width` columns.
 
-    If no event has an error, the error column is left out. A narrow table joins layer and action, and joins what and
-    cause.
+    If no event has an error, the error column is left out. A narrow table has one column for layer and action, and one
+    for what happened and its cause.
     """
     columns = COLUMNS
     cells = [row.cells for row in rows]

@@ -1,4 +1,4 @@
-"""Answers as values of a Python type: the type's schema, and the objections of its validators."""
+"""Turns answers into values of a Python type, with the type's schema and the objections of its validators."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class StructuredResult(Generic[ValueT]):
 
     @property
     def usage(self) -> usage_pb2.TokenUsage:
-        """The cost of the last attempt."""
+        """The token usage of the last attempt."""
         return self.response.token_usage
 
     @property
     def guarantee(self) -> str:
-        """Guarantee of the schema: ENFORCED, VALIDATED, REPAIRED or PARTIAL."""
+        """The guarantee that the answer satisfies its schema: ENFORCED, VALIDATED, REPAIRED or PARTIAL."""
         return guarantee_name(self.response.validation.guarantee)
 
     @property

@@ -1,1 +1,1 @@
-"""Conversion between the protos that several services share and the domain. It is total and applies no policy."""
+"""Converts between the protos that several services share and the domain types. It applies no policy."""

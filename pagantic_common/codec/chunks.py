@@ -1,4 +1,4 @@
-"""Chunks <-> the domain."""
+"""Converts chunks between protobuf messages and domain types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on citations <-> the domain."""
+"""Converts the limits on citations between protobuf messages and domain types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SystemError <-> Failure."""
+"""Converts failures between the protobuf message SystemError and the domain's Failure."""
 
 from __future__ import annotations
 

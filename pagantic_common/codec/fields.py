@@ -1,4 +1,7 @@
-"""Fields of messages: optional fields <-> None, and protobuf enums <-> Python enums with the same unprefixed names."""
+"""Converts fields of messages: optional fields to or from None, and protobuf enums to or from Python enums.
+
+A Python enum has the names of the protobuf enum without their prefix.
+"""
 
 from __future__ import annotations
 

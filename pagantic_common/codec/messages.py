@@ -1,4 +1,4 @@
-"""Messages, tools and usage <-> the domain."""
+"""Converts messages, tools and usage between protobuf messages and domain types."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ NANOS_PER_S = 1_000_000_000
 
 
 def duration_to_proto(seconds: float) -> Duration:
-    """Encode seconds."""
+    """Encode a number of seconds as a Duration."""
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1e9))
     return duration
 
 
 def optional_duration_to_proto(seconds: float | None) -> Duration | None:
-    """Encode seconds. None leaves the field unset."""
+    """Encode a number of seconds as a Duration. None leaves the field unset."""
     if seconds is None:
         return None
     return duration_to_proto(seconds)

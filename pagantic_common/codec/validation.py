@@ -1,4 +1,4 @@
-"""Results of the constraint pipeline <-> the domain."""
+"""Converts the results of the constraint pipeline between protobuf messages and domain types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The waits between failed attempts."""
+"""Computes the waits between failed attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of ids. Their alphabet is small because they travel as metadata."""
+"""Checks the form of ids, tool names and texts. Ids have a small alphabet because they travel as metadata."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def require_id(field: str, value: str) -> str:
 
 
 def check_tool_name(name: str) -> None:
-    """Raise InvalidRequest if a tool cannot have this name. Models and their templates write tool names unquoted."""
+    """Raise InvalidRequest if a tool cannot have this name.
+
+    Names are limited because models and their templates write them unquoted.
+    """
     if _TOOL_NAME.fullmatch(name) is None:
         raise InvalidRequest(f"tool name {name[:80]!r} does not match [A-Za-z0-9_-]{{1,64}}")
 

@@ -62,7 +62,7 @@ def file_of(image: Image) -> bytes:
 
 
 def media_type_of(data: bytes) -> str:
-    """Return the media type that a file's first bytes show, or an empty string if no such image can be sent."""
+    """Return the media type that a file's first bytes show, or an empty string if no such image is accepted."""
     return next((name for name, beginning in _BEGINNINGS.items() if beginning.match(data)), "")
 
 

@@ -125,7 +125,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that is served."""
+    """The name, context window and capabilities of a served model."""
 
     name: str
     context_window: int

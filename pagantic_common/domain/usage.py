@@ -25,7 +25,7 @@ class TokenUsage:
         return self.output_tokens / self.decode_seconds
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
-        """Return the sum of the counts and seconds, with the larger context of the two."""
+        """Return the sum of the counts and seconds. The context is the larger of the two contexts."""
         return TokenUsage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens + other.cached_prompt_tokens,

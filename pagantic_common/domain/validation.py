@@ -10,7 +10,7 @@ from pagantic_common.domain.usage import TokenUsage
 
 
 class Stage(StrEnum):
-    """Stages, in the order in which they run."""
+    """The stages of the constraint pipeline, in the order in which they run."""
 
     DECODER_CONSTRAINT = "DECODER_CONSTRAINT"
     JSON_REPAIR = "JSON_REPAIR"
@@ -50,7 +50,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """The result of a stage."""
+    """The outcome of a stage, with its reasons, violations and duration."""
 
     stage: Stage
     outcome: StageOutcome

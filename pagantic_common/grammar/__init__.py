@@ -1,1 +1,1 @@
-"""Grammars as text: GBNF, JSON Schema, and the text of the decoding engine. Independent of all services."""
+"""Handles grammars as text: GBNF, JSON Schema, and the decoding engine's language. Independent of all services."""

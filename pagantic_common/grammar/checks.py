@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pagantic_common.grammar.problems import Problem, place_of
 from pagantic_common.grammar.tree import Node, finite_rules, left_refs_of, nullable_rules, refs_of
 
-MAX_SHOWN_RULES = 20  # The message that reports a cycle shows at most these.
+MAX_SHOWN_RULES = 20  # The message that reports a cycle shows at most this many rules.
 
 
 def problem_at(text: str, offset: int, message: str) -> Problem:
@@ -34,7 +34,7 @@ def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int
 
 
 def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
-    """Return a cycle of rules in which each has the next one leftmost, or an empty list if there is none.
+    """Return a cycle of rules in which each rule has the next rule leftmost, or an empty list if there is none.
 
     The last rule has the first rule leftmost.
     """
@@ -55,7 +55,7 @@ def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
 
 
 def _remove_unreferenced(lefts: dict[str, set[str]]) -> None:
-    """Repeatedly remove the rules that are not leftmost in any other rule (Kahn)."""
+    """Repeatedly remove the rules that are not leftmost in any other rule (Kahn's algorithm)."""
     incoming = dict.fromkeys(lefts, 0)
     for targets in lefts.values():
         for target in targets:

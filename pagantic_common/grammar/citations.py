@@ -1,4 +1,4 @@
-"""Sources -> the engine's text of an answer that quotes consecutive words of the named sources.
+"""Translates sources into the engine's text for answers that quote consecutive words of the named sources.
 
 Theory of operation. A source is cut into blocks of half as many words as a quote may have. A quote begins at any word
 and may extend to the end of the next block. A terminal for each word and block describes how a quote continues after
@@ -90,7 +90,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
 
 
 def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[str]:
-    """Yield the terminals of the quotes of a source. A source that cannot be quoted has none."""
+    """Yield the terminals of the quotes of a source. A source that cannot be quoted has no terminals."""
     boundaries = find_boundaries(source)
     quotes = list(quotes_of(boundaries, policy))
     if not quotes:

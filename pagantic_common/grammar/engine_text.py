@@ -1,4 +1,4 @@
-"""Schemas, GBNF and regular expressions -> the text that the decoding engine (llguidance) reads.
+"""Translates schemas, GBNF and regular expressions into the text that the decoding engine (llguidance) reads.
 
 A schema's JSON has `": "` and `", "` as its only separators. With free white space, small models would emit it
 endlessly. Fixed separators are forced tokens, which need no decoding.
@@ -173,12 +173,12 @@ def find_beginnings(text: str) -> list[str]:
     beginnings: list[str] = []
     for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]:
         with suppress(JsonTextError):
-            beginnings.append(parse_json(line, is_rewritable=True))  # without lone surrogates
+            beginnings.append(parse_json(line, is_rewritable=True))  # rejects lone surrogates
     return beginnings
 
 
 def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Return a matcher like start_matcher, but with the costly masks that the text names already computed."""
+    """Return a matcher as `start_matcher` does, after computing the costly masks that the text names."""
     matcher = start_matcher(text, tokenizer)
     for beginning in find_beginnings(text):
         ahead = matcher.deep_copy()  # shares the lexer

@@ -36,7 +36,7 @@ _UNDEFINED = re.compile(r"Undefined variable or function: ('[^']*')")
 
 
 class ExpressionError(ValueError):
-    """A text is not an expression, or an expression has no result for the given variables."""
+    """The text is not a CEL expression, or the expression has no result for the given variables."""
 
 
 class Expression:
@@ -73,7 +73,7 @@ class _Cost:
     The library holds the interpreter lock while it evaluates, and cannot be stopped. The estimate assumes that all
     loops are nested, and that every word reads the largest possible value. Each plus, and each comma outside of loops,
     can repeat a value, and a map makes a value for each member. Words in strings and comments count too, so that they
-    can hide nothing.
+    cannot hide steps from the estimate.
     """
 
     def __init__(self, text: str) -> None:
@@ -160,7 +160,7 @@ _KINDS = {
 
 
 class _Size:
-    """Counts characters and members.
+    """Counts the characters of a text, and the members of a list or map.
 
     It stores its error instead of raising it, because the library writes raised errors to stderr.
     """

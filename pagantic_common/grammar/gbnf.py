@@ -1,4 +1,4 @@
-"""GBNF, the grammar format of llama.cpp: text -> Grammar.
+"""Parses GBNF, the grammar format of llama.cpp, into a Grammar.
 
 Theory of operation. The parser makes a single pass over the text with a stack of open groups, so that nesting uses no
 Python frames. Undefined rules and left recursion are detected afterwards, in the tree. The depth is limited because
@@ -23,7 +23,7 @@ from pagantic_common.grammar.tree import (
     Sequence,
 )
 
-MAX_DEPTH = 60  # nested groups and repetitions in a rule
+MAX_DEPTH = 60  # largest depth of nested groups and repetitions in a rule
 MAX_REPETITIONS = 2000
 MAX_PROBLEMS = 20
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -149,7 +149,7 @@ class _Parser:
         return self.text[start : self.at]
 
     def parse_body(self) -> Node:
-        """Read alternatives up to the newline that ends the rule. A newline inside a group does not end it."""
+        """Read alternatives up to the newline that ends the rule. A newline inside a group does not end the rule."""
         stack = [_Group(self.at)]
         while True:
             char = self.peek()

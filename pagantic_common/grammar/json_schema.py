@@ -1,4 +1,4 @@
-"""JSON Schema: finds a schema's draft, and rewrites the schema for the decoding engine."""
+"""Finds the draft of a JSON Schema, and rewrites the schema for the decoding engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 MAX_SHOWN_CHARS = 200
 MAX_EXACT_INTEGER = 2**53  # doubles represent all integers up to this value exactly
-MAX_MULTIPLE_STATES = 10_000  # a multipleOf with this many states takes the engine 20 ms; a million states, seconds
+MAX_MULTIPLE_STATES = 10_000  # the engine builds this many states of a multipleOf in 20 ms, and a million in seconds
 MAX_COMBINED_STATES = 100_000  # the numbers of states multiply if several multiples apply to the same number
 _MOST_DIGITS = 6  # More last digits would exceed MAX_MULTIPLE_STATES.
 
@@ -19,7 +19,7 @@ Schema = dict[str, Any] | bool
 
 
 class Dialect(StrEnum):
-    """The drafts, identified by their `$schema`, oldest first."""
+    """The drafts of JSON Schema, identified by their `$schema`, oldest first."""
 
     DRAFT_4 = "http://json-schema.org/draft-04/schema"
     DRAFT_6 = "http://json-schema.org/draft-06/schema"
@@ -57,7 +57,7 @@ def find_dialect(name: object) -> Dialect | None:
 
 
 def read_dialect(schema: Schema) -> tuple[Dialect, str]:
-    """Return the schema's draft, and a warning if `$schema` names an unknown draft, or else an empty string."""
+    """Return the schema's draft and a warning, which is empty unless `$schema` names an unknown draft."""
     if not isinstance(schema, dict) or "$schema" not in schema:
         return Dialect.DRAFT_2020_12, ""
     name = schema["$schema"]
@@ -80,7 +80,7 @@ _NEW_IN_2019_09 = frozenset(
     {"dependentRequired", "dependentSchemas", "maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties"}
 )
 _NEW_IN_2020_12 = frozenset({"prefixItems"})
-# For each draft, the keywords of later drafts, which the draft ignores.
+# Maps each draft to the keywords of later drafts, which the draft ignores.
 _LATER: dict[Dialect, frozenset[str]] = {
     Dialect.DRAFT_4: _NEW_IN_6 | _NEW_IN_7 | _NEW_IN_2019_09 | _NEW_IN_2020_12,
     Dialect.DRAFT_6: _NEW_IN_7 | _NEW_IN_2019_09 | _NEW_IN_2020_12,
@@ -104,7 +104,7 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
 
 
 def at_path(schema: Any, path: str) -> Any:
-    """Rewrite a schema's local references so that they stay valid when it is embedded at a path: `/properties/a`."""
+    """Rewrite a schema's local references to stay valid when the schema is embedded at a path: `/properties/a`."""
     if isinstance(schema, list):
         return [at_path(item, path) for item in schema]
     if not isinstance(schema, dict) or "$id" in schema:  # references use the schema's id instead
@@ -142,7 +142,7 @@ def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
 
 
 def find_rounded_value(schema: Any) -> int | None:
-    """Return an integer of a `const` or `enum` that the engine would round, or None if there is none.
+    """Return an integer in a `const` or `enum` that the engine would round, or None if there is none.
 
     With a rounded integer, no output could be valid.
     """

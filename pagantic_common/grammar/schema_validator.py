@@ -29,7 +29,7 @@ _VALIDATORS: dict[Dialect, type[Validator]] = {
 
 
 class SchemaError(ValueError):
-    """The schema breaks the rules of its draft, or has a remote `$ref`. The message continues "the schema …".
+    """The schema breaks the rules of its draft, or has a remote `$ref`. The message completes "the schema …".
 
     `pattern` is the invalid pattern, if a pattern is the reason.
     """

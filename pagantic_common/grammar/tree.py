@@ -1,4 +1,4 @@
-"""A grammar as a tree, and the properties of its rules: nullable, finite, leftmost references."""
+"""Represents a grammar as a tree, and finds its nullable rules, finite rules and leftmost references."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The items in sequence. Without items, it stands for the empty text."""
+    """A sequence of the items. A sequence without items stands for the empty text."""
 
     items: tuple[Node, ...]
 
@@ -124,7 +124,7 @@ def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
 def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]) -> frozenset[str]:
     """Return the rules for which `holds` is true.
 
-    A rule is examined again only after it becomes true for a rule that it references.
+    A rule is examined again only after `holds` becomes true for a rule that it references.
     """
     users: dict[str, set[str]] = {}
     for name, node in rules.items():

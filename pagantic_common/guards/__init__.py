@@ -1,1 +1,1 @@
-"""The findings of guards in a text, and the redaction of text while it streams."""
+"""Defines the interface of guards, and redacts their findings while text streams."""

@@ -1,4 +1,4 @@
-"""The interface of guards: plug-ins in the entry point group `pagantic.guards`. Independent of its callers.
+"""The interface of guards: plug-ins in the entry point group `pagantic.guards`. It is independent of its callers.
 
 An entry point names a function that accepts the options in the guards file as a mapping, and returns a guard. For
 unusable options it raises ValueError with a message for the operator. Guards run in worker processes, without network.
@@ -26,7 +26,7 @@ class GuardStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of a text: its characters from `start` to before `end`, and its kind, which reveals no text."""
+    """A part of a text: the characters from `start` up to, but not including, `end`. `kind` reveals no text."""
 
     start: int
     end: int

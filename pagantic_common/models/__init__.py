@@ -1,1 +1,1 @@
-"""Models by name: the catalog, the folder of pulled models, and the metadata in a model file."""
+"""Handles model files: the catalog of models, the folder of pulled models, and the metadata in a file."""

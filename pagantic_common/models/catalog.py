@@ -54,7 +54,7 @@ class CatalogModel(BaseModel):
 
 @cache
 def catalog() -> Mapping[str, CatalogModel]:
-    """Return the models by name."""
+    """Return the models of the catalog, keyed by name."""
     text = files(__package__).joinpath("catalog.json").read_text(encoding="utf-8")
     models = [CatalogModel.model_validate(entry) for entry in json.loads(text)]
     return {model.name: model for model in models}

@@ -1,4 +1,4 @@
-"""The digest that identifies model files."""
+"""Computes the digest that identifies a model file."""
 
 from __future__ import annotations
 

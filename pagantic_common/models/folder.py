@@ -1,4 +1,4 @@
-"""The folder of pulled models: each has a file and a manifest under its name. Independent of the sources of models.
+"""The folder of pulled models: each has a file and a manifest under its name, whatever its source.
 
 Several processes may use a folder at once:
 
@@ -98,7 +98,7 @@ class ModelFolder:
 
     @contextmanager
     def pulling(self, sha256: str, wait_s: float, on_wait: Callable[[], None]) -> Iterator[Path]:
-        """Lend the partial file for a pull of this content. It still holds the data of an earlier pull.
+        """Yield the partial file for a pull of this content, with the data of any earlier pull.
 
         Waits for the end of another pull of the same content, and calls `on_wait` once before the wait. Raises Aborted
         if the other pull has not ended within `wait_s` seconds, and PreconditionFailed if the folder is not writable.

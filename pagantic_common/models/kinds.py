@@ -1,4 +1,4 @@
-"""Determines a model's capabilities from the metadata of its file. Independent of file formats."""
+"""Determines a model's capabilities from the metadata of its file. The module is independent of file formats."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ SCORE_PAIRS = "score_pairs"
 CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
 TEXT_CAPABILITIES = ("json_schema", "gbnf")
 
-# The values of the enumeration of poolings in llama.cpp.
+# These are values of llama.cpp's enumeration of poolings.
 _NO_POOLING = ("", "0")
 _RANK_POOLING = "4"
 
 
 def capabilities_of(read: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the capabilities of a model, which may be empty.
+    """Return the capabilities of a model.
 
-    They are empty for a model that neither generates text nor pools its vectors.
+    The result is empty for a model that neither generates text nor pools its vectors.
 
     Args:
         read: Returns a metadata value as text: a boolean as true or false, and a missing value as an empty string.

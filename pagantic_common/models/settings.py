@@ -1,4 +1,4 @@
-"""The folder of pulled models, and the permitted sources of models."""
+"""The settings of pulled models: their folder, and their permitted sources."""
 
 from __future__ import annotations
 

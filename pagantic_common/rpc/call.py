@@ -125,12 +125,12 @@ async def call_stream(
     credentials: str = "",
     finishes_reads: bool = False,
 ) -> AsyncGenerator[ResponseT, None]:
-    """Make a streaming call, with one request or a stream of requests. Closing the generator cancels the call.
+    """Make a streaming call, with one request or a stream of requests.
 
-    Close the generator (contextlib.aclosing) to leave early.
+    To leave early, close the generator (contextlib.aclosing), which cancels the call.
 
-    With `finishes_reads`, a read in progress completes if the task is cancelled. That needs a task for each response;
-    without it, grpcio leaks some memory for each cancelled read (grpc/grpc#43360).
+    With `finishes_reads`, a read in progress completes if the task is cancelled. That needs a task for each response.
+    Without `finishes_reads`, grpcio leaks some memory for each cancelled read (grpc/grpc#43360).
     """
     async with opened_stream(service, method, request, timeout_s, credentials) as opened:
         try:

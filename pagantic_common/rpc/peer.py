@@ -1,7 +1,7 @@
 """A called service: calls wait while it starts or restarts, and are refused while it is gone.
 
 gRPC decides about immediate retries (`service_config`); this module decides about longer waits. A call is made once a
-connection reports that the service is serving. The wait for that is limited by the caller's deadline and the peer's
+connection reports that the service is serving. This wait is limited by the caller's deadline and the peer's
 patience. An unanswered call is repeated after such a wait only if it changes nothing. After a wait that failed, later
 calls wait only as long as a reconnect takes, until the service is back.
 """
@@ -256,7 +256,7 @@ class _Patience:
 
     @contextlib.contextmanager
     def waiting(self, service: str) -> Iterator[None]:
-        """Count the time spent inside. Raises DeadlineExceeded if the caller's deadline passes before or during it."""
+        """Count the time spent in the block. Raises DeadlineExceeded if the caller's deadline passes before its end."""
         started_s = time.monotonic()
         self._check_deadline(service)
         waiting_calls.add(1, {"service": service})

@@ -267,7 +267,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._limits.begin_side_stream(peer)
             except Overloaded as error:
-                await _abort(context, error, _End(""))  # not recorded
+                await _abort(context, error, _End(""))  # this end is not recorded
             try:
                 async with aclosing(behavior(request, context)) as responses:
                     async for response in responses:
@@ -429,7 +429,7 @@ def _span_of(method: str, traceparent: str) -> Iterator[None]:
         served.set_attribute(RPC_STATUS, "OK")
 
 
-# The statuses that count as server failures, by the conventions for calls.
+# By the conventions for calls, these statuses count as server failures.
 _OF_THE_SERVER = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 
 

@@ -76,8 +76,8 @@ def is_retried(method: object) -> bool:
 def service_config(waits: Collection[str] = (), *, may_retry: bool = True) -> str:
     """Return the service config as JSON.
 
-    For the methods in `waits`, gRPC does not retry calls refused for lack of capacity, because these calls queue for
-    it. Without `may_retry`, gRPC repeats no call, because the caller has another replica.
+    For the methods in `waits`, gRPC does not retry calls refused for lack of capacity, because these calls wait in
+    a queue. Without `may_retry`, gRPC repeats no call, because the caller has another replica.
     """
     names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
     waiting = [name for name in names if name["method"] in waits]

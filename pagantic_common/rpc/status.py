@@ -1,4 +1,7 @@
-"""Errors <-> gRPC statuses: `google.rpc.Status` with ErrorInfo, the SystemError and, if waiting helps, RetryInfo."""
+"""Converts errors to and from gRPC statuses.
+
+A status is a `google.rpc.Status` with ErrorInfo, the SystemError and, if waiting helps, RetryInfo.
+"""
 
 from __future__ import annotations
 

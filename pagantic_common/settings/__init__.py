@@ -33,7 +33,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class Auth(StrEnum):
-    """The authentication of a service's callers."""
+    """The ways in which a service authenticates its callers."""
 
     LOCAL = "local"
     NONE = "none"
@@ -42,7 +42,7 @@ class Auth(StrEnum):
 
 
 class Tls(StrEnum):
-    """The encryption of a service's connections."""
+    """The ways in which a service's connections are encrypted."""
 
     OFF = "off"
     FILES = "files"
@@ -316,7 +316,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
 
 def _reason_of(problem: ErrorDetails) -> str:
     if type(problem["input"]) is not str and (own := problem.get("ctx", {}).get("error")):
-        return str(own)  # about a default, which the user did not write
+        return str(own)  # the error concerns a default, which the user did not write
     reason = str(problem.get("ctx", {}).get("error", problem["msg"].lower()))
     if _may_show(problem["input"]):
         return f"{reason}, not {problem['input']!r}"

@@ -21,7 +21,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
-ANSWER_TIMEOUT_S = 10  # the limit of a statement, a lock and an unresponsive network
+ANSWER_TIMEOUT_S = 10  # limit on a statement, on the wait for a lock, and on an unresponsive network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
@@ -105,7 +105,7 @@ def open_engine(
     engine = create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
 
     def set_up(connection: psycopg.Connection[Any], _record: object) -> None:
-        # Connection poolers refuse or drop settings in a connection's startup parameters.
+        # These are set after connecting: connection poolers refuse or drop settings in startup parameters.
         connection.execute(_SET, [list(settings), [str(value) for value in settings.values()]])
         connection.commit()
 
@@ -180,7 +180,7 @@ def _begin_sqlite(db: Connection) -> None:
 
 
 def _cause_of(error: Exception) -> BaseException:
-    """Return the driver's error."""
+    """Return the driver's error that SQLAlchemy wraps, or the same error if there is none."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return error.orig
     return error

@@ -1,4 +1,4 @@
-"""The installed parts of pagantic, and the user's next step that follows from them."""
+"""Finds the installed parts of pagantic, and the user's next step that follows from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Opens folders and files below a given folder, and never follows a link out of it.
 
 A path is walked name by name from an open folder, and a symbolic link is refused at each name. A file that is meanwhile
-replaced by a link is therefore refused, too. Functions block: call them in a thread.
+replaced by a link is therefore refused, too. The functions block, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def opened_folder(
 ) -> Iterator[int]:
     """Open the folder at the path of `names` below a root. `prepare` is called with each name and its open parent.
 
-    Raises OSError; its errno is ELOOP or ENOTDIR if a name is a link.
+    Raises OSError, with the errno ELOOP or ENOTDIR if a name is a link.
     """
     folder = os.open(root, FOLDER & ~os.O_NOFOLLOW)  # the operator's path may be a link
     try:

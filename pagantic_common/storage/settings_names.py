@@ -12,7 +12,7 @@ from pagantic_common.storage.settings_file import origin_of
 PREFIX = "PAGANTIC_"
 AREAS = tuple(PORTS)
 DOORS = ("http", "mcp")  # programs of the gateway that have settings
-# Variables used by commands, the supervisor, the build and the tests.
+# Commands, the supervisor, the build and the tests use these variables.
 TOOL_NAMES = frozenset(
     {
         "PAGANTIC_ADDRESS",

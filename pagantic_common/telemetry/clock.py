@@ -17,5 +17,5 @@ class SystemClock:
         return datetime.now(UTC)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for the given number of seconds."""
         await asyncio.sleep(seconds)

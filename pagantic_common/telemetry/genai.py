@@ -41,7 +41,7 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 - the name of an attribute
 
-# The bucket bounds that the conventions recommend.
+# The conventions recommend these bucket bounds.
 _DURATION_BOUNDS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKEN_BOUNDS = tuple(4**power for power in range(14))
 _FIRST_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Read = Callable[[], float]
 
-# Buckets that range from a cached answer to the longest execution.
+# The buckets range from a cached answer to the longest execution.
 DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 

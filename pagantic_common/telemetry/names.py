@@ -1,4 +1,4 @@
-"""Names on which both ends of a call, or a dashboard, agree: metadata keys, health names, error domain, metrics."""
+"""Names shared by both ends of a call, or with dashboards: metadata keys, health names, error domain, metrics."""
 
 from __future__ import annotations
 

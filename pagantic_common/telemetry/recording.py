@@ -1,4 +1,4 @@
-"""The recording of spans with OpenTelemetry's SDK. A process without a collector never imports this module."""
+"""Records spans with OpenTelemetry's SDK. A process without a collector never imports this module."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class MemoryPrefixStore:
-    """Blocks by name, of at most `max_bytes` in total.
+    """A store of named blocks, of at most `max_bytes` in total.
 
     Attributes:
         reads: The names that were read, in order.

@@ -16,7 +16,7 @@ from pagantic_common.telemetry.recording import make_provider
 
 
 class RecordedSpans:
-    """The ended spans, each in its state at its end."""
+    """The ended spans, each in its final state."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter

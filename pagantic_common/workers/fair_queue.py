@@ -9,7 +9,7 @@ ItemT = TypeVar("ItemT")
 
 
 class FairQueue(Generic[ItemT]):
-    """Items by owner, first in, first out for each owner. Owners take turns, in order of arrival.
+    """Queues items by owner: first in, first out for each owner. Owners take turns, in order of arrival.
 
     Source: round robin, as in J. Nagle, "On packet switches with infinite storage", RFC 970, 1985.
     """

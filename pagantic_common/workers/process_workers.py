@@ -25,7 +25,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ProcessWorkers:
-    """Implements Workers. An async context manager that starts the processes and ends them."""
+    """Implements Workers, as an async context manager that starts the processes and ends them."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""Work in threads of this process: workers for trusted schemas, and a guard against panics."""
+"""Runs work in threads of this process: workers for trusted schemas, and a guard against panics."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class WorkCache(Generic[ResultT]):
         if key in self._done:
             self.used_bytes -= self._size_of(self._done.pop(key))
         size = self._size_of(result)
-        if size > self._max_bytes:  # it would displace all other results and still not fit
+        if size > self._max_bytes:  # the result would displace all other results and still not fit
             return
         self._done[key] = result
         self.used_bytes += size

@@ -58,7 +58,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the service handles them, ends its work and closes the socket
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
-    importlib.import_module(sys.argv[4])  # before the memory limit applies
+    importlib.import_module(sys.argv[4])  # imported before the memory limit applies
     confine()
     threading.stack_size(STACK_BYTES)  # the main thread cannot have so large a stack
     thread = threading.Thread(target=serve, args=(connection, time_s), daemon=True)

@@ -101,7 +101,7 @@ class WorkerProcess:
         return cast("Connection", self._connection)
 
     def kill(self) -> None:
-        """End the process. A waiting `call` raises. May be called from any thread."""
+        """End the process. A waiting `call` then raises an error. May be called from any thread."""
         process = self._process
         if process is not None:
             process.kill()

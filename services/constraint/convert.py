@@ -81,7 +81,7 @@ def text_from_proto(request: pb.ValidateGrammarRequest) -> str | None:
 
 
 def rules_from_proto(rules: Iterable[contract_pb2.Rule]) -> tuple[Rule, ...]:
-    """Decode rules; a rule without a condition has neither expression nor kind."""
+    """Decode rules. A rule without a condition has neither an expression nor a kind."""
     return tuple(_rule_from_proto(rule) for rule in rules)
 
 

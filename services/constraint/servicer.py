@@ -1,4 +1,4 @@
-"""ConstraintService: decodes each request, calls the use case and encodes the response."""
+"""Serves ConstraintService over gRPC: decodes each request, calls the use case and encodes the response."""
 
 from __future__ import annotations
 

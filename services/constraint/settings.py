@@ -13,11 +13,12 @@ from pagantic_common.settings import CallerSettings, InnerSettings
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
 
-# Bounds of the work on one schema, grammar, rule or text. Ordinary ones need far less; hostile ones end here.
+# These limits apply to the work on one schema, grammar, rule or text. Ordinary input needs far less, and hostile input
+# is stopped here.
 MAX_WORK_S = 1.5
 MAX_WORK_MIB = 512
-MAX_SCHEMA_BYTES = 256 * 1024  # a schema, grammar, pattern or list of values
-MAX_SCHEMA_DEPTH = 64  # the libraries that read schemas recurse
+MAX_SCHEMA_BYTES = 256 * 1024  # largest size of a schema, grammar, pattern or list of values
+MAX_SCHEMA_DEPTH = 64  # limited because the libraries that read schemas recurse
 
 
 class ConstraintSettings(InnerSettings, CallerSettings):

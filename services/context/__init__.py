@@ -1,1 +1,1 @@
-"""The context service, which runs as a separate process."""
+"""The context service, a separate process that stores collections and finds the chunks that requests need."""

@@ -107,7 +107,10 @@ def summary_to_proto(summary: FilesSummary) -> file_pb2.FilesSummary:
 
 
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
-    """Decode a policy. An unset retriever means BM25, and an unknown retriever becomes None. Raises InvalidRequest."""
+    """Decode a policy. An unset retriever means BM25, and an unknown retriever becomes None.
+
+    Raises InvalidRequest if the role is not known.
+    """
     if policy.role not in _ROLES:
         raise InvalidRequest(f"policy.role {policy.role} is not known")
     min_score: float | None = None

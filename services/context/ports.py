@@ -97,7 +97,7 @@ class CollectionStore(Protocol):
         """Return a collection; None for an unknown name."""
 
     async def delete_collection(self, key: CollectionKey) -> None:
-        """Remove a collection with its documents. Raises NotFound."""
+        """Remove a collection with its documents. Raises NotFound if the collection does not exist."""
 
     async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
         """Return the digests of the stored documents by source. The result is empty if the collection is unknown."""
@@ -123,16 +123,16 @@ class ChunkStore(Protocol):
     """Reads chunks and the data for indexes."""
 
     async def read_whole(self, key: CollectionKey) -> IndexChanges:
-        """Return the whole collection; raises NotFound."""
+        """Return the whole collection. Raises NotFound if the collection does not exist."""
 
     async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
-        """Return the changes after a version, everything if they are unknown, or None if there are none.
+        """Return the changes after a version, or None if nothing has changed.
 
-        Raises NotFound.
+        Returns the whole collection if the changes are unknown. Raises NotFound if the collection does not exist.
         """
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
-        """Return the chunks that are still there."""
+        """Return the chunks that still exist."""
 
     async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
         """Return parts of documents by document id, start and end. The text of a deleted document is empty."""
@@ -163,10 +163,10 @@ class EmbeddingStore(Protocol):
         """
 
     async def release(self, chunks: UnembeddedChunks) -> None:
-        """Let every replica have claimed chunks again."""
+        """Release claimed chunks, so that every replica can claim them again."""
 
     async def set_aside(self, chunks: UnembeddedChunks, seconds: int) -> None:
-        """Let no replica have claimed chunks for a time."""
+        """Prevent every replica from claiming these chunks for `seconds` seconds."""
 
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
         """Store the embeddings of chunks that still exist and still need this model and prefix.
@@ -175,7 +175,10 @@ class EmbeddingStore(Protocol):
         """
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
-        """Drop a collection's embeddings, and queue its chunks for a model. Raises NotFound."""
+        """Drop a collection's embeddings, and queue its chunks for a model.
+
+        Raises NotFound if the collection does not exist.
+        """
 
 
 class TokenCounter(Protocol):
@@ -197,7 +200,7 @@ class IncomingFile(Protocol):
 
     @property
     def path(self) -> str:
-        """The path of the content."""
+        """The path at which the content is stored."""
 
     async def write(self, data: bytes) -> None:
         """Append the next bytes."""
@@ -211,7 +214,7 @@ class IncomingFiles(Protocol):
 
 
 class FileReading(Protocol):
-    """Reads the contents of files."""
+    """Turns the contents of files into documents."""
 
     async def read(self, header: FileHeader, file: IncomingFile) -> Document:
         """Return the document of a file. Raises InvalidRequest with a message that names the next step."""
@@ -229,7 +232,7 @@ class ServedFolders(Protocol):
     """Folders of this machine that the service may read for callers."""
 
     async def list_files(self, selection: FolderSelection) -> FolderListing:
-        """List the files of a selection. Raises PermissionDenied, NotFound, InvalidRequest and PreconditionFailed."""
+        """List the files of a selection. Raises PermissionDenied, NotFound, InvalidRequest or PreconditionFailed."""
 
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
         """Copy the content of a file. Raises InvalidRequest if the file is unreadable."""

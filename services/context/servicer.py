@@ -1,4 +1,4 @@
-"""ContextService over gRPC: decodes each request, calls the use case and encodes the response."""
+"""Serves ContextService over gRPC: decodes each request, calls the use case and encodes the response."""
 
 from __future__ import annotations
 

@@ -16,14 +16,15 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.openmp import set_spinning
 from services.inference.settings import InferenceSettings
 
-SWITCH_INTERVAL_S = 0.001  # the default lets the engine's thread wait 5 ms for the interpreter between two steps
+SWITCH_INTERVAL_S = 0.001  # by default, the engine's thread may wait 5 ms for the interpreter between two steps
 
 
 @asynccontextmanager
 async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Registration]]:
     """Load the model at MODEL_PATH, if any, and yield the server's registrations.
 
-    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the settings need the engine and its package is not installed.
+    Raises PreconditionFailed (CONFIG_NO_ENGINE) if the settings need the engine but the engine's package is not
+    installed.
     """
     if find_spec("llama_cpp") is None:
         from services.inference.wiring.server import open_without_engine  # noqa: PLC0415 - loads no llama.cpp

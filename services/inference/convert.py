@@ -71,7 +71,7 @@ _FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{re
 
 
 def chat_prompt_from_proto(chat: generation_pb2.ChatPrompt) -> ChatPrompt:
-    """Decode a conversation. Raises InvalidRequest for an unknown enum value."""
+    """Decode a conversation. Raises InvalidRequest if an enum value is unknown."""
     if chat.tool_choice.mode not in message_pb2.ToolChoiceMode.values():
         raise InvalidRequest(f"tool_choice.mode {chat.tool_choice.mode} is not known")
     for tool in chat.tools:

@@ -1,4 +1,4 @@
-"""The ports of the service: engine, embedder, tokenizer, template, constraints, measurements, stores."""
+"""Defines the service's ports: engine, embedder, tokenizer, chat template, constraints, measurements and stores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TuningStore(Protocol):
     def save(self, tuning: Tuning | None) -> str:
         """Store a tuning, or None if the machine has no tuning.
 
-        Returns a description of the problem, or an empty string.
+        Returns a description of the problem if storing fails, or an empty string.
         """
 
 
@@ -60,10 +60,10 @@ class PrefixStore(Protocol):
         """
 
     def write(self, name: str, cells: Cells) -> bool:
-        """Store a block; False if that fails."""
+        """Store a block, and return False if storing fails."""
 
     def touch(self, name: str) -> bool:
-        """Note the use of a block; False if it is missing."""
+        """Record the use of a block, and return False if the block is missing."""
 
 
 class Tokenizer(Protocol):
@@ -119,11 +119,14 @@ class TextEngine(Tokenizer, Protocol):
 
     @property
     def max_sequences(self) -> int:
-        """Sequence ids are below this."""
+        """The maximum number of sequences. Every sequence id is smaller than this number."""
 
     @property
     def cell_format(self) -> str:
-        """The options that determine the content of cells, besides the model's file; empty if copies cannot be cut."""
+        """The options that, together with the model's file, determine the content of cells.
+
+        The string is empty if a copy of cells cannot be shortened.
+        """
 
     def decode(self, slices: Sequence[Slice]) -> Logits:
         """Append each slice to its sequence and return the requested rows of logits, in order.
@@ -158,7 +161,7 @@ class TextEngine(Tokenizer, Protocol):
         """
 
     def drop(self, key: int) -> None:
-        """Drop the parked cells of `key`; without parked cells, do nothing."""
+        """Drop the parked cells of `key`, if there are any."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
         """Run with these options from now on. Call this only while nothing is decoded; the cache is empty afterwards.
@@ -186,7 +189,7 @@ class TextEmbedder(Tokenizer, Protocol):
 
     @property
     def max_batch_texts(self) -> int:
-        """Maximum texts of one `embed`."""
+        """The maximum number of texts in one call of `embed`."""
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
         """Return one vector of any length per text, in order. Each text has at least one token.
@@ -210,11 +213,11 @@ class CrossEncoder(TextEmbedder, Protocol):
 
 
 class ChatTemplate(Protocol):
-    """The model's format for a conversation."""
+    """Renders a conversation in the model's format."""
 
     @property
     def source(self) -> str:
-        """The template's text."""
+        """The source text of the template."""
 
     @property
     def knows_tools(self) -> bool:

@@ -87,7 +87,7 @@ class RouteSettings(BaseModel):
 
 
 def _entries_of(cls: type[EntryT]) -> BeforeValidator:
-    """Return a parser for a JSON object of aliases. Its errors name the alias and field of an invalid value."""
+    """Return a validator for a JSON object of aliases. Its errors name the alias and field of an invalid value."""
 
     def parse(given: Any) -> Any:
         if not isinstance(given, Mapping):

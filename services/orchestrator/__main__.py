@@ -1,4 +1,4 @@
-"""Starts the orchestrator; the only module that names its concrete classes."""
+"""Starts the orchestrator. Only this module names the orchestrator's concrete classes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class Readiness:
 
 @asynccontextmanager
 async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Registration]]:
-    """Wire the service; the journal closes last. Raises InvalidRequest if a prompt template is invalid."""
+    """Wire the service, and yield its registrations. The journal closes last.
+
+    Raises InvalidRequest if a prompt template is invalid.
+    """
     async with AsyncExitStack() as stack:
         files = read_files(settings)
         journal = await stack.enter_async_context(open_journal(settings))
@@ -108,7 +111,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         stack.push_async_callback(presence.stop)
 
         async def drain() -> None:
-            await presence.stop()  # it must not resume executions that are being released
+            await presence.stop()  # presence must not resume executions that are being released
             await executions.close()
 
         trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)

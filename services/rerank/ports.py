@@ -1,4 +1,4 @@
-"""The ports of the rerank service."""
+"""Defines the ports of the rerank service."""
 
 from __future__ import annotations
 

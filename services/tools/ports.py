@@ -1,4 +1,4 @@
-"""The ports of the app."""
+"""The interfaces through which the app reaches tools, servers and rate limits."""
 
 from __future__ import annotations
 

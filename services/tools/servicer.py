@@ -1,4 +1,4 @@
-"""ToolService and ToolProviderService over gRPC: decodes each request, calls the use case and encodes the response."""
+"""Serves ToolService and ToolProviderService over gRPC: decodes requests, calls use cases and encodes responses."""
 
 from __future__ import annotations
 
@@ -180,7 +180,10 @@ class ToolProviderServicer(pb_grpc.ToolProviderServiceServicer):
 
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
-    """Decode the timeout in seconds, or return None if it is unset or zero. Raises InvalidRequest if out of range."""
+    """Decode the timeout in seconds, or return None if it is unset or zero.
+
+    Raises InvalidRequest if the timeout is out of range.
+    """
     timeout = request.timeout
     if not (0 <= timeout.seconds <= MAX_TIMEOUT_S and 0 <= timeout.nanos < NANOS_PER_S):
         raise InvalidRequest(

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """Limits of MCP servers and HTTP APIs besides those of the settings.
+    """Limits of MCP servers and HTTP APIs that the settings do not contain.
 
-    `max_servers` bounds the servers at a time when a caller registers another. `request_timeout_s` bounds connecting a
-    server, and its lists, resources and prompts.
+    `max_servers` limits the number of servers at the time when a caller registers another server. `request_timeout_s`
+    limits connecting a server, and requests for its lists, resources and prompts.
     """
 
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -30,7 +30,7 @@ from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
-# Names the model's activity for each kind of delta that the progress of an answer counts.
+# The activity of the model that is shown for each kind of delta.
 _DOING = {DeltaKind.TEXT: "writing", DeltaKind.REASONING: "reasoning"}
 
 # Signals that end a program.
@@ -45,9 +45,9 @@ def note_request_id(request: execution_pb2.SystemRequest) -> None:
 
 
 def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
-    """Print the answer as it is written and its other parts on stderr, and return the response.
+    """Stream the answer's text to stdout, write its other parts to stderr, and return the response.
 
-    The function follows the answer across lost connections.
+    If the connection is lost, the function connects again and continues.
     """
     writer, state = AnswerWriter(), AnswerState()
 
@@ -74,8 +74,8 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
 def wait_for_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
     """Return the response without showing the answer.
 
-    The request is sent in the same way as in `stream_answer`, so both functions send the same request. The function
-    follows the answer across lost connections.
+    The request is sent in the same way as in `stream_answer`. If the connection is lost, the function connects again
+    and continues.
     """
     state = AnswerState()
     with unwinding(), closing(client.follow_to_end(request, on_lost=_note_lost)) as events:
@@ -89,7 +89,7 @@ def wait_for_answer(client: Client, request: execution_pb2.SystemRequest) -> exe
 def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
     """Run a request without printing its answer; progress and outcome go to stderr.
 
-    The function follows the execution across lost connections.
+    If the connection is lost, the function connects again and continues.
     """
     state = AnswerState()
     with (
@@ -172,7 +172,7 @@ def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None
             client.approve(approval.request_id, approval.tool_call_id)
         else:
             client.reject(approval.request_id, approval.tool_call_id, reason="rejected at the terminal")
-    except PaganticError as error:  # The decision may have come too late, for example. The execution continues.
+    except PaganticError as error:  # For example, the decision came too late. The execution continues.
         note(str(error))
 
 
@@ -209,7 +209,7 @@ def show_response(response: execution_pb2.SystemResponse, *, as_json: bool = Fal
 
 
 class AnswerWriter:
-    """Writes text to stdout in pieces and wraps it between words on a terminal."""
+    """Writes text to stdout as it arrives, and wraps it at word boundaries on a terminal."""
 
     def __init__(self) -> None:
         self._wrap: WordWrap | None = None
@@ -218,7 +218,7 @@ class AnswerWriter:
         self._is_at_start = True
 
     def write(self, text: str) -> None:
-        """Write the next piece."""
+        """Write the next part of the text."""
         self._put(plain_text(text))
 
     def end_line(self) -> None:
@@ -262,7 +262,7 @@ def _note_parts(response: execution_pb2.SystemResponse) -> None:
 def _note_warnings(response: execution_pb2.SystemResponse) -> None:
     texts = [*(warning.message for warning in response.warnings), *response.validation.warnings]
     for text in dict.fromkeys(texts):
-        if text != response.error.message:  # The failure itself is reported as well.
+        if text != response.error.message:  # The error itself is reported as well.
             note(f"warning: {text}")
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not any(warning.code in (TRUNCATED, TOO_LARGE) for warning in response.warnings):
@@ -271,9 +271,10 @@ def _note_warnings(response: execution_pb2.SystemResponse) -> None:
 
 @contextmanager
 def unwinding() -> Generator[None, None, None]:
-    """Have SIGTERM and SIGHUP raise SystemExit inside, so that started work is stopped on the way out, as on Ctrl-C.
+    """Make SIGTERM and SIGHUP raise SystemExit inside the block, so that started work is stopped, as on Ctrl-C.
 
-    A signal that is ignored, as SIGHUP is under nohup, stays ignored. Only the main thread takes signals.
+    A signal that is ignored, as SIGHUP is under nohup, stays ignored. Outside the main thread, the function changes
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

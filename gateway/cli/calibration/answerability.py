@@ -1,4 +1,4 @@
-"""`pagantic calibrate`: fits the numbers that turn a model's yes into a probability to labelled questions."""
+"""`pagantic calibrate`: uses labelled questions to fit the numbers that turn a model's yes into a probability."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ class _Asking:
         return examples
 
     def _ask(self, question: str) -> event_pb2.ContextWeighed:
-        """Return the model's weighing. A minimum probability of 1 ends the request before anything is decoded."""
+        """Return the model's `ContextWeighed` event for a question.
+
+        A minimum probability of 1 ends the request before anything is decoded.
+        """
         request = ask_request(
             self.collection,
             question,
@@ -121,7 +124,7 @@ class _Asking:
 
 
 def _label_of(value: dict[str, Any]) -> _Label | None:
-    """Return a label, or None if the object is not a label."""
+    """Parse a JSON object as a label. Return None if the object is not a label."""
     question = value.get("question")
     if not isinstance(question, str) or not question.strip() or not isinstance(value.get("answerable"), bool):
         return None

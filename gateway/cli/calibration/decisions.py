@@ -1,4 +1,4 @@
-"""`pagantic fit`: fits the maps that turn a model's labels into probabilities to labelled decisions."""
+"""`pagantic fit`: uses labelled decisions to fit the maps that calibrate a model's label probabilities."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Labelled:
 
 @dataclass(frozen=True, slots=True)
 class JudgedQuestion:
-    """A model's log-probabilities of the answers of a question, and the index of the right answer."""
+    """A model's log-probabilities of the answers to a question, and the index of the right answer."""
 
     answers: tuple[str, ...]
     logprobs: tuple[float, ...]
@@ -97,7 +97,7 @@ def fit(
 
 
 def _label_of(value: dict[str, Any]) -> _Labelled | None:
-    """Return a label, or None if the object is not a label."""
+    """Parse a JSON object as a label. Return None if the object is not a label."""
     text, question, label = str(value.get("input", "")), str(value.get("question", "")), value.get("label")
     if not (text.strip() and question.strip()):
         return None
@@ -155,7 +155,7 @@ def logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
 
 
 def calibrated(model: str, judged: Sequence[JudgedQuestion], fit: Fit = fit_calibration) -> LabelCalibration:
-    """Fit a map for each answer, from its probability against all other answers and whether it was right."""
+    """Fit a map for each answer to its log-odds against all other answers and to whether it was right."""
     examples = _examples_of(judged)
     return LabelCalibration(model, {answer: fit(own) for answer, own in examples.items()})
 
@@ -177,7 +177,7 @@ def _write(path: Path, calibration: LabelCalibration) -> None:
 
 
 def figures_of(judged: Sequence[JudgedQuestion], calibration: LabelCalibration | None) -> dict[str, float | None]:
-    """Return figures for the quality of all answers' probabilities, as the model returned them or as calibrated."""
+    """Return quality measures of all answers' probabilities, as the model returned them or as calibrated."""
     pairs = []
     for question in judged:
         shares = shares_of(question.logprobs)

@@ -1,4 +1,4 @@
-"""Reads files of labels, on which calibrations are based, and computes figures of a calibration."""
+"""Reads the files of labels from which calibrations are fitted, and warns if there are too few labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of an evaluation command: the suite, the executions, and a name derived from both."""
+"""Reads the request of an evaluation command: its suite, the recorded executions to evaluate, and its name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request of an evaluation command."""
+    """The options of an evaluation command, from which its suite and name are derived."""
 
     suite: Path | None
     filters: Sequence[str]

@@ -45,7 +45,7 @@ Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of an evaluati
 
 
 class DefaultGroup(TyperGroup):
-    """A group with a default command: `eval SUITE` is `eval run SUITE`."""
+    """A command group with a default command: `eval SUITE` means `eval run SUITE`."""
 
     default_command = DEFAULT
 

@@ -49,7 +49,7 @@ class _Work:
     file: ResultsFile
 
     def run(self, written: dict[str, Any], suite: Suite | None) -> Results:
-        """Evaluate to the end. After Ctrl-C or an error that stops the evaluation, report how to continue."""
+        """Run the evaluation to its end. After Ctrl-C or an error that stops the evaluation, report how to continue."""
         try:
             return asyncio.run(self._evaluate(written, suite))
         except KeyboardInterrupt:
@@ -66,7 +66,7 @@ class _Work:
         async with AsyncClient(self.asked.address, timeout_s=self.asked.settings.timeout_s) as client:
             if suite is None:
                 suite = await self.asked.recorded(client, written)
-            for case in suite.cases:  # All cases are checked before the first request is sent.
+            for case in suite.cases:  # Check all cases before the first request is sent.
                 request_of(suite, case, self.asked.settings, "check")
             if results is None:
                 results = self.file.begin(await self._header(client, suite))

@@ -1,1 +1,1 @@
-"""Commands for models: in the catalog, pulled, and served by a system."""
+"""Commands for models in the catalog, for pulled models, and for models that a system serves."""

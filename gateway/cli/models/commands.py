@@ -143,7 +143,10 @@ def _show_catalog(*, as_json: bool) -> None:
 
 
 def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListModelsResponse | None:
-    """Return the models that a system serves, or None if no system runs and there is something else to show."""
+    """Return the models that a system serves.
+
+    If no system runs, the function returns None, or raises Unreachable if `is_needed` is set.
+    """
     request = pb.ListModelsRequest()
     try:
         return _call(address, lambda stub: call_unary("inference", stub.ListModels, request, timeout_s))
@@ -154,7 +157,7 @@ def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListMo
 
 
 def _call(address: str, call: Callable[[pb_grpc.InferenceServiceAsyncStub], Awaitable[ReplyT]]) -> ReplyT:
-    """Call the inference service of a running system; raises PaganticError."""
+    """Call the inference service of a running system. Raises PaganticError if the call fails."""
 
     async def run() -> ReplyT:
         async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:

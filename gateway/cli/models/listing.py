@@ -29,7 +29,7 @@ class Row:
 
     @property
     def context_tokens(self) -> int:
-        """The context window as served, or otherwise as trained; 0 if it is unknown."""
+        """The context window in tokens: as served, otherwise as trained, or 0 if it is unknown."""
         if self.served is not None:
             return self.served.context_window
         if self.pulled is not None:
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def capabilities(self) -> Sequence[str]:
-        """The model's capabilities."""
+        """The capabilities of the served model or, if it is not served, of the pulled model."""
         if self.served is not None:
             return self.served.capabilities
         if self.pulled is not None:
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the model's files or, if it is not pulled, of its memory; 0 if both are unknown."""
+        """The size of the model's files, or of its memory if it is not pulled, or 0 if both are unknown."""
         if self.pulled is not None:
             return self.pulled.size_bytes
         if self.state is not None:

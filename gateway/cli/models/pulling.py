@@ -1,4 +1,4 @@
-"""The command that gets a model, and shows the progress; it loads the pulling code when it runs."""
+"""`pagantic pull`: gets a model and shows the progress. The pulling code is loaded only when the command runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def pull(
 def _pull(
     reference: str, settings: ModelSettings, silence_s: float, name: str, sha256: str, *, is_quiet: bool
 ) -> tuple[PulledModel, bool]:
-    # The base package contains the client without the pulling code.
+    # Imported only now, because the base package contains the client without the pulling code.
     from gateway.pulling.pull import Pull
     from gateway.pulling.references import source_of
 
@@ -82,7 +82,10 @@ def _pull(
 
 @contextmanager
 def _showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function that shows the received bytes, the total bytes, and a text. Only a terminal shows them."""
+    """Yield a function that shows received bytes, total bytes and a description on a terminal.
+
+    Elsewhere, the function shows nothing.
+    """
     console = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description}"),
@@ -98,7 +101,7 @@ def _showing_pull(*, is_quiet: bool) -> Iterator[Callable[[int, int, str], None]
             # The bytes that an earlier pull received must not count towards the transfer rate.
             if progress.tasks[0].total is None:
                 progress.reset(task, total=size, completed=here, description="pulling")
-            # The bytes of a package arrive first and are extracted from it afterwards.
+            # A package is received first and extracted afterwards. `max` keeps the progress from going back.
             progress.update(task, completed=max(here, progress.tasks[0].completed), total=size)
             if words:
                 progress.update(task, description=cell(words).plain)

@@ -19,7 +19,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.calibration import MAX_SCALING
 from pagantic_common.domain.text.terminal import plain_text
 
-UNSURE = 0.5  # A probability of no answer above this value deserves a note.
+UNSURE = 0.5  # A note is printed if the probability that the sources have no answer exceeds this value.
 _KNOWN = (AUTO, *(name.lower() for name in RETRIEVERS))
 
 RetrieverName = Annotated[

@@ -1,4 +1,4 @@
-"""Commands that list, delete, verify and re-embed collections. Other commands call the context service through it.
+"""Commands that list, delete, verify and re-embed collections, and functions that call the context service.
 
 With an API key, calls go through the orchestrator to the collections of the key's tenant. Without a key, they go
 directly to the context service.
@@ -157,7 +157,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class ContextCalls:
-    """The context service, called on behalf of the key's tenant."""
+    """Calls to the context service on behalf of the API key's tenant."""
 
     stub: pb_grpc.ContextServiceAsyncStub
     credentials: str

@@ -14,7 +14,7 @@ _WITHOUT = ("init", "doctor", "down", "status")
 
 
 def use_settings() -> str:
-    """Set the variables from the settings file, and return its problems, one per line."""
+    """Set the variables from the settings file, and return the file's problems, one per line."""
     try:
         read_settings()
     except SettingsFileError as error:
@@ -31,8 +31,8 @@ def check_settings(problems: str, command: str | None) -> None:
 def read_settings() -> SettingsFile | None:
     """Set the variables from the settings file, and return the file.
 
-    Raises SettingsFileError, also for unknown names. The names of settings of single services are checked where those
-    services are present, by `up` and `doctor`.
+    Raises SettingsFileError if the file is invalid or contains unknown names. The names of a single service's settings
+    are checked by `up` and `doctor`, where that service is present.
     """
     file = use_settings_file(os.environ)
     if file is not None and (problems := _unknown_names(file)):

@@ -216,7 +216,10 @@ def _check_http(area: dict[str, Any]) -> Check:
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
-    """Return the engine's description, or None if the service does not respond, which its check reports."""
+    """Return the engine's description, or None if the service does not respond.
+
+    The check of the service reports that it does not respond.
+    """
     with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:

@@ -67,7 +67,7 @@ def logs(
 
 
 def _find_logs(service: str) -> list[Path]:
-    """Return the logs of a service, or of all services for an empty name. Raises UsageError if there are no logs."""
+    """Return the logs of a service, or all logs if the name is empty. Raises UsageError if there are no logs."""
     files = sorted((state_folder(os.environ) / "logs").glob("*.log"))
     if service:
         names = ", ".join(file.stem for file in files) or "none"

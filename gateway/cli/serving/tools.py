@@ -42,5 +42,8 @@ def tools(
 
 
 def _needs_name(tool: orchestrator_service_pb2.CallableTool) -> bool:
-    """Return whether only requests that name this tool can use it. An action to ask is set by a rule."""
+    """Return whether only requests that name this tool can use it.
+
+    Tools whose action is to ask are excluded, because a rule sets that action.
+    """
     return tool.action == approval_pb2.TOOL_ACTION_ALLOW and tool.definition.safety in _NAMED_ONLY

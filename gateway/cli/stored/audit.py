@@ -1,4 +1,4 @@
-"""Commands for the audit."""
+"""Commands that list and verify the records of the audit."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class _Chains:
         self.count = 0
 
     def pass_on(self, records: Iterator[audit_pb2.AuditRecord]) -> Iterator[AuditRecord]:
-        """Decode the records, update the state of their chains, and yield them."""
+        """Decode the records, update the state of their chains, and yield the decoded records."""
         for encoded in records:
             record = _decode(encoded)
             self.first.setdefault(record.owner, record.position)

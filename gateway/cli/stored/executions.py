@@ -195,7 +195,7 @@ def _mode_of(name: str) -> execution_pb2.Mode.ValueType:
 
 
 def _models_of(events: Iterable[event_pb2.ExecutionEvent]) -> list[str]:
-    """Return each model that answered once. For a route, this is the chosen model and not the route."""
+    """Return the models that answered, without duplicates. For a route, this is the chosen model, not the route."""
     return list(dict.fromkeys(event.inference_end.model for event in events if event.inference_end.model))
 
 

@@ -44,7 +44,7 @@ def replay(
 ) -> None:
     """Run a recorded execution again, and show the differences.
 
-    Its request must have been kept (keep_request). The steps before --fork take their recorded results, and recorded
+    Its request must have been kept (keep_request). The steps before --fork use their recorded results, and recorded
     tool calls are not made again.
     """
     if steps:

@@ -1,1 +1,1 @@
-"""Pure comparisons of two evaluations, case by case, and the gate that decides whether an evaluation passes."""
+"""Pure functions that compare two evaluations case by case and decide whether an evaluation passes the gate."""

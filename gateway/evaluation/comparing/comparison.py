@@ -14,7 +14,7 @@ ALL = ""  # The tag of a row about all cases.
 
 @dataclass(frozen=True, slots=True)
 class ScoredCase:
-    """The scores of a case. `key` is the hash of its input and expectations. A score of None is missing."""
+    """The scores of a case. `key` is the hash of its input and expectations. A value of None marks a missing score."""
 
     key: str
     tags: Sequence[str]

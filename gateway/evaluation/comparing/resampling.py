@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-MIN_PAIRS = 2  # A single pair has no spread.
+MIN_PAIRS = 2  # The least number of pairs: a single pair has no spread.
 _NUMBERS_AT_ONCE = 2_000_000  # Limits the memory of a draw.
-_TOLERANCE = 1e-12  # The relative difference between sums of the same numbers in another order is smaller than this.
+_TOLERANCE = 1e-12  # Sums of the same numbers in different orders differ by less than this relative amount.
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The bounds of a mean at a confidence of 95 %."""
+    """The bounds of the 95 % confidence interval of a mean."""
 
     low: float
     high: float
@@ -50,7 +50,7 @@ def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
 
     Without a difference, both signs of each value are equally likely, so the signs are drawn at random (a paired
     randomization test). The observed signs count as a draw, so p is valid for any number of pairs and is never 0. The
-    result is 1 without a pair.
+    result is 1 if every difference is 0 or if there are no pairs.
     """
     sample = np.asarray([value for value in differences if value], dtype=np.float64)
     if not len(sample):
@@ -68,7 +68,7 @@ def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
 
 
 def adjust_for_several(probabilities: Sequence[float]) -> list[float]:
-    """Return probabilities adjusted for their number, which bounds the chance of any false alarm. Source: Holm."""
+    """Return the probabilities adjusted for their number, which bounds the chance of any false alarm. Source: Holm."""
     order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
     adjusted = [1.0] * len(probabilities)
     highest = 0.0

@@ -1,1 +1,1 @@
-"""Reports of evaluations: figures, shown as tables, as JSON and as an HTML page."""
+"""Computes the figures of evaluations and reports them as tables, as JSON or as an HTML page."""

@@ -1,4 +1,4 @@
-"""The figures of an evaluation: mean scores with intervals, overall and by tag and variant, failures, and usage."""
+"""Computes an evaluation's figures: mean scores with intervals, overall and by tag and variant, failures and usage."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def figures_of(results: Results) -> Figures:
 
 
 def scored_cases(results: Results) -> dict[str, ScoredCase]:
-    """Return the scores of the cases in the form for a comparison."""
+    """Return the scores of each case by its name, in the form that `compare` expects."""
     return {
         name: ScoredCase(result.key, result.groups, {label: score.value for label, score in result.scores.items()})
         for name, result in results.by_case.items()

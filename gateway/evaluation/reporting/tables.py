@@ -1,4 +1,4 @@
-"""Reports for terminals: tables of means and differences, and lines about failures and usage."""
+"""Formats reports for terminals: tables of means and differences, and lines about failures and usage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pagantic_common.client.descriptions import count_of
 from pagantic_common.client.tables import cell, list_table
 
 LOWEST = 5
-_ROUNDING = 1e-6  # The computed cosine of a text with itself is not exactly 1.
+_ROUNDING = 1e-6  # The tolerance for a score of 1: the computed cosine of a text with itself is not exactly 1.
 SHOWN_CHARS = 100
 _DIGITS = {"USD": 6, "s": 3, "tokens": 1}  # Digits after the decimal point; scores have 4.
 _NUMBERS = {"cases", "mean", "95 % interval", "pairs", "before", "after", "difference", "p", "adjusted p"}
@@ -44,7 +44,7 @@ def differences_table(rows: Sequence[Difference]) -> Table:
 
 
 def difference_cells(row: Difference) -> list[str]:
-    """Return a difference as texts: pairs, before, after, difference, interval, p and adjusted p."""
+    """Return the table cells of a difference: pairs, before, after, difference, interval, p and adjusted p."""
     return [
         str(row.pairs),
         number(row.before, row.unit),
@@ -96,7 +96,10 @@ def lowest_lines(results: Results) -> list[str]:
 
 
 def lowest_of(results: Results, result: Result) -> tuple[float, str] | None:
-    """Return a case's lowest score below 1 among scores without a unit, with its name; None if there is none."""
+    """Return a case's lowest score below 1 among scores without a unit, with its name.
+
+    Returns None if there is no such score.
+    """
     units = results.header.units
     scores = [
         (score.value, name)

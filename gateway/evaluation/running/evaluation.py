@@ -104,7 +104,7 @@ class Evaluating:
             return Score(None, f"{_code_of(error)}: {error}"[:MAX_NOTE_CHARS])
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the work, which is repeated while the system is unreachable or overloaded."""
+        """Repeat the work while the system is unreachable or overloaded, and return its result."""
         until_s = time.monotonic() + self.patience_s
         for failures in itertools.count(1):
             try:

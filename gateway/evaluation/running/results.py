@@ -20,7 +20,7 @@ MAX_OUTPUT_CHARS = 20_000
 
 
 class ResultsError(ValueError):
-    """A results file cannot be read or written. The message gives the reason."""
+    """Raised if a results file cannot be read or written. The message states the reason."""
 
 
 class _Line(BaseModel):
@@ -31,7 +31,7 @@ LineT = TypeVar("LineT", bound=_Line)
 
 
 class Header(_Line):
-    """The evaluation: the suite as JSON with its hash, the command's settings, versions, and the units of scorers."""
+    """The header of a results file: the suite as JSON with its hash, the command's settings, versions, and units."""
 
     kind: Literal["evaluation"] = "evaluation"
     format: Literal[1] = 1
@@ -46,7 +46,7 @@ class Header(_Line):
 
 
 class StoredScore(_Line):
-    """A score. `value` is None if the score is missing, and `note` states the reason."""
+    """A score as stored. `value` is None if the score is missing, and `note` states the reason."""
 
     value: float | None
     note: str = ""
@@ -106,7 +106,10 @@ class Results:
 
 
 class ResultsFile:
-    """A context manager for a results file that only one program may write. Raises ResultsError."""
+    """A context manager for a results file that only one program at a time may write.
+
+    Raises ResultsError if the file cannot be used.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,7 +179,10 @@ class ResultsFile:
 
 
 def read_results(path: Path) -> Results:
-    """Return the results in a file, even while another program writes it. Raises ResultsError."""
+    """Return the results in a file, even while another program writes it.
+
+    Raises ResultsError if the results cannot be read.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:

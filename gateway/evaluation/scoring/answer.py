@@ -1,4 +1,4 @@
-"""An answer in the form for scorers: text, value, tool calls, citations and measures, from an execution's events."""
+"""Converts an execution's events into an answer for scorers: text, value, tool calls, citations and measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a case. `value` is MISSING without a JSON document. `error` is a code, or empty on success."""
+    """The outcome of a case. `value` is MISSING if the answer has no JSON. `error` is a code, or empty on success."""
 
     response: execution_pb2.SystemResponse
     text: str
@@ -92,7 +92,7 @@ def value_of_decision(decision: decision_pb2.Decision) -> Any:
 
 
 def parsed(document: str) -> Any:
-    """Return the JSON value of a text, or MISSING if the text is not JSON."""
+    """Parse a JSON document. Return MISSING if it is not JSON."""
     try:
         return parse_json(document)
     except JsonTextError:

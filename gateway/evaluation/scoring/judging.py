@@ -50,7 +50,7 @@ class Judge(Scorer):
         return ""
 
     async def score(self, subject: Subject) -> Score:
-        """Ask the judge under a request id of its own, so that the system answers the same question only once."""
+        """Ask the judge under a derived request id, so that the system answers the same question only once."""
         request = decide_request(
             [
                 message_pb2.Message(role=message_pb2.ROLE_USER, content=subject.expectation.input),
@@ -92,7 +92,7 @@ class Semantic(ExpectingScorer):
     model: str = ""
 
     async def score(self, subject: Subject) -> Score:
-        """Embed both texts."""
+        """Embed the expected text and the answer, and return the cosine of the embeddings."""
         texts = [subject.expectation.expected_text, text_of(self.found(subject.answer))]
         if not all(text.strip() for text in texts):
             return Score(0.0, "a text is empty")

@@ -19,7 +19,7 @@ class Latency(Scorer):
     type: Literal["latency"] = "latency"
 
     async def score(self, subject: Subject) -> Score:
-        """Return the time; its value is None for a request that was not admitted."""
+        """Return the time as a score, which has no value if the request was not admitted."""
         return Score(subject.answer.latency_s)
 
 

@@ -19,7 +19,7 @@ MAX_NOTE_CHARS = 300
 
 
 class Form(BaseModel):
-    """A part of a suite. Unknown names are rejected, and values keep their types."""
+    """The base class for the parts of a suite. Unknown names are rejected, and values are not converted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -70,7 +70,7 @@ class Subject:
     _chunks: Sequence[chunk_pb2.Chunk] | None = None
 
     async def chunks(self) -> Sequence[chunk_pb2.Chunk]:
-        """Return the retrieved chunks, best first, from the plan's last step with chunks or else by the policy."""
+        """Return the retrieved chunks, best first: from the plan's last step with chunks, or else by the policy."""
         if self._chunks is None:
             self._chunks = self._chunks_of_plan() or await self._retrieve()
         return self._chunks
@@ -88,7 +88,7 @@ class Subject:
 
 
 class Scorer(Form):
-    """Scores answers.
+    """The base class of all scorers.
 
     A score without a unit is from 0 to 1, and higher is better. A measure has a unit, and lower is better. `name` is
     the scorer's name in the results and defaults to its type.

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1
 
 
 class Exact(ExpectingScorer):
-    """1 if the answer equals the expected answer as a text, ignoring space at the ends, or as a JSON value."""
+    """Scores 1 if the answer equals the expected answer as text, ignoring space at the ends, or as a JSON value."""
 
     type: Literal["exact"] = "exact"
     ignore_case: bool = False
@@ -54,10 +54,10 @@ class Exact(ExpectingScorer):
 
 
 class Label(ExpectingScorer):
-    """1 if the label in the answer is the expected label.
+    """Scores 1 if the label in the answer is the expected label.
 
-    The answer's label is the last of `labels` that it contains, or the first. Labels are whole words or phrases, and
-    case does not matter. If a label contains another label, the longer label counts.
+    The answer's label is the last or, as `which` selects, the first of `labels` in the answer. Labels are whole words
+    or phrases, and case does not matter. If a label contains another label, the longer label counts.
     """
 
     type: Literal["label"] = "label"
@@ -88,9 +88,9 @@ class Label(ExpectingScorer):
 
 
 class Regex(TextScorer):
-    """1 if an RE2 regular expression matches anywhere in the answer or, with `full`, the whole answer.
+    """Scores 1 if an RE2 regular expression matches anywhere in the answer or, with `full`, the whole answer.
 
-    With `absent` the score is 1 if the expression does not match.
+    With `absent`, the score is 1 if the expression does not match.
     """
 
     type: Literal["regex"] = "regex"
@@ -130,9 +130,9 @@ class Regex(TextScorer):
 
 
 class Numeric(ExpectingScorer):
-    """1 if the last, or the first, number in the answer is within a tolerance of the expected number.
+    """Scores 1 if the last or, as `which` selects, the first number in the answer is close to the expected number.
 
-    The effective tolerance is the larger of `tolerance` and `relative_tolerance` times the larger number.
+    The tolerance is the larger of `tolerance` and `relative_tolerance` times the larger number.
     """
 
     type: Literal["numeric"] = "numeric"
@@ -168,7 +168,7 @@ class Numeric(ExpectingScorer):
 
 
 class SchemaScorer(TextScorer):
-    """1 if the answer is JSON that satisfies the schema of the scorer, or else of the request."""
+    """Scores 1 if the answer is JSON that satisfies the scorer's schema or, if it has none, the request's schema."""
 
     type: Literal["schema"] = "schema"
     json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")

@@ -13,9 +13,10 @@ Matches = list[list[bool]]  # A row for each expected call and a column for each
 class Trajectory(Scorer):
     """The share of expected tool calls that were made.
 
-    `in_order` counts the most expected calls made in the expected order, and `any_order` the most made in any order.
-    Other calls may occur in between. `exact` is 1 if exactly the expected calls were made in the expected order. A call
-    must have the expected arguments and, with `whole_arguments`, no other arguments.
+    With `in_order`, the score counts the largest number of expected calls that were made in the expected order. With
+    `any_order`, the order does not matter. Other calls may occur in between. With `exact`, the score is 1 if exactly
+    the expected calls were made in the expected order. A call must have the expected arguments and, with
+    `whole_arguments`, no other arguments.
     """
 
     type: Literal["trajectory"] = "trajectory"

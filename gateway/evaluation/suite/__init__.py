@@ -1,1 +1,1 @@
-"""Suites: cases from files or recorded executions, and the requests made from them."""
+"""Reads suites of cases from files or recorded executions, and builds the requests of their cases."""

@@ -1,4 +1,4 @@
-"""Suites in files: YAML or JSON for a whole suite, or JSON Lines with one case per line."""
+"""Reads suites from files: YAML or JSON for a whole suite, or JSON Lines with one case per line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 def read_suite(path: Path) -> dict[str, Any]:
-    """Return the suite in a file as JSON values, with a default name from the file name. Raises SuiteError.
+    """Return the suite in a file as JSON values, with a default name from the file name.
 
     A JSON Lines file contains only cases. In another file, `cases` may name a JSON Lines file in the same folder.
+    Raises SuiteError if the file cannot be read or is invalid.
     """
     name = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in path.stem)[:40] or "suite"
     if path.suffix == ".jsonl":

@@ -14,13 +14,13 @@ from gateway.evaluation.scoring.scorers import Scorers
 from gateway.written.errors import WrittenError
 
 MAX_CASES = 10_000
-# A request id contains the name together with the ids of an evaluation and of a scorer.
+# Names are short, because a request id also contains the ids of an evaluation and of a scorer.
 MAX_NAME_CHARS = 45
 MAX_TAGS = 32
 
 
 class SuiteError(WrittenError):
-    """A suite or a case is invalid. The message names the position and the reason."""
+    """Raised if a suite or a case is invalid. The message names the position and the reason."""
 
 
 class InputMessage(Form):
@@ -65,7 +65,7 @@ class Case(Form):
 
     @property
     def input_text(self) -> str:
-        """The input as text. Of several messages, this is the last message."""
+        """The input as text: the input itself, or the content of its last message."""
         if isinstance(self.input, str):
             return self.input
         return self.input[-1].content if self.input else ""

@@ -89,7 +89,7 @@ def _lack_of(scorer: Scorer, cases: Sequence[Case]) -> str:
 
 
 def _reason_of(error: ValidationError, cases: Any) -> str:
-    """Return the first problem with the name of its case and the path to the problem."""
+    """Describe the first problem, with the name of its case and the path to the problem."""
     problem = error.errors(include_url=False)[0]
     path = [str(part) for part in problem["loc"]]
     where = ""

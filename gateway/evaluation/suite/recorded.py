@@ -1,4 +1,4 @@
-"""Cases from recorded executions: the kept requests, and the recorded answers as expected answers."""
+"""Makes cases from recorded executions: the kept requests, with the recorded answers as expected answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The requests of cases. A case's settings override the suite's settings, and the command's settings override both."""
+"""Builds the requests of cases.
+
+A case's settings override the suite's settings, and the command's settings override both.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Answers of `/v1/messages`: whole messages, the events of a stream, and errors.
+"""Builds the answers of `/v1/messages`: whole messages, the events of a stream, and errors.
 
-Pure: responses and events of an execution in, objects of this API out.
+The module is pure: it converts responses and events of an execution into objects of this API.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DELTAS = {
 
 
 class MessageBlock(AnswerShape):
-    """A block of text, thinking, or a call of a tool."""
+    """A block of a message: text, thinking, or a tool call."""
 
     type: Literal["text", "thinking", "tool_use"]
     text: NotRequired[str]
@@ -67,7 +67,7 @@ class MessageUsage(AnswerShape):
 
 
 class MessageParts(AnswerShape):
-    """The fields of a message at its beginning and at its end."""
+    """The fields that a message has while it is written and when it is complete."""
 
     id: str
     type: Literal["message"]

@@ -58,14 +58,14 @@ class ClientToolForm(Form):
 
 
 class ChoiceForm(Form):
-    """Whether a tool must be called, and which tool."""
+    """The choice of tools: whether a tool must be called, and which tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
 
 
 class ThinkingForm(Form):
-    """Whether and how long a reasoning model thinks."""
+    """The reasoning setting: whether a reasoning model thinks, and for how many tokens."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None

@@ -40,7 +40,7 @@ _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 
 
 class AnthropicModel(AnswerShape):
-    """A model, for clients of Anthropic's API."""
+    """A model in the form of Anthropic's API."""
 
     type: Literal["model"]
     id: str
@@ -52,7 +52,7 @@ class AnthropicModel(AnswerShape):
 
 
 class AnthropicModelList(AnswerShape):
-    """The models, for clients of Anthropic's API."""
+    """The models in the form of Anthropic's API."""
 
     data: list[AnthropicModel]
     first_id: str
@@ -99,7 +99,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(_model_of(model) if VERSION_HEADER in request.headers else model)
 
     async def delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-        """Models are the deployment's: this always fails."""
+        """Reject the deletion, because requests cannot change the models of a deployment."""
         model = await find_model(client, settings, request.path_params["name"])
         raise PermissionDenied(
             f"model {model['id']!r} cannot be deleted by a request: models are the deployment's, so have its operator "

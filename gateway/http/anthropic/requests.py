@@ -75,7 +75,7 @@ def _messages(form: MessagesForm) -> Iterator[dict[str, Any]]:
 
 
 def _assistant_message(blocks: Sequence[BlockForm], place: str) -> dict[str, Any]:
-    """Return the assistant's message for its blocks."""
+    """Convert the blocks of an assistant's message into a message in the chat format."""
     message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
     for index, block in enumerate(blocks):
         where = f"{place}[{index}]"

@@ -1,4 +1,4 @@
-"""Assembles the document: an OpenAPI 3.1 description of every path, from the operations. Pure."""
+"""Assembles the API document, an OpenAPI 3.1 description of every path, from the operations. The module is pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ _ABOUT = (
 
 
 def document_of(operations: Sequence[Operation], version: str, *, needs_key: bool) -> dict[str, Any]:
-    """Return the document of operations; even if the gateway needs no key, the orchestrator may require a key."""
+    """Return the API document of the operations.
+
+    If the gateway needs no key, the document lists the key as optional, because the orchestrator may require it.
+    """
     keys = _KEYS if needs_key else [*_KEYS, {}]
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -171,7 +174,7 @@ def _links(operation: Operation, operations: Sequence[Operation]) -> Iterator[tu
 
 
 def _failures_of(operation: Operation) -> dict[str, Any]:
-    """Return the error answers of an operation by their statuses: references, but for probes."""
+    """Return the error responses of an operation by status, as references except for probes."""
     if operation.access is Access.PROBE:
         return {"503": {"description": "Not now.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
     statuses = _STATUSES if operation.access is Access.KEY else _DOOR

@@ -1,7 +1,7 @@
-"""Messages of the contract as JSON Schema, according to the JSON mapping of Protocol Buffers; purely from descriptors.
+"""Converts descriptors of the contract's messages to JSON Schema, following the JSON mapping of Protocol Buffers.
 
-The schemas describe the output of the gateway, which it also accepts. It accepts other spellings of the mapping as
-well: field names in camel case, 64-bit numbers as numbers, enums by their numbers, and null.
+The module is pure. The schemas describe the output of the gateway, which it also accepts. It accepts other spellings of
+the mapping as well: field names in camel case, 64-bit numbers as numbers, enums by their numbers, and null.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The document as a page: paths, parameters and schemas, without scripts or network access. Pure."""
+"""Renders the API document as a page: paths, parameters and schemas, without scripts or network access.
+
+The module is pure.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form
 
 
 def page_of(document: Mapping[str, Any]) -> str:
-    """Return the page of a document."""
+    """Return the HTML page of an API document."""
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     text = escape(document["info"]["description"])

@@ -18,7 +18,7 @@ MAX_PAGE = 500
 
 
 def approval_operations() -> list[Operation]:
-    """Return the operations of approvals; a call is named by its execution and its own id."""
+    """Return the operations of approvals. A path names a call by the ids of the execution and of the call."""
     approval = "/v1/approvals/{request_id}/{tool_call_id}"
     return [
         Operation(

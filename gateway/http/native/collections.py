@@ -77,7 +77,7 @@ async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _ingest(client: AsyncClient, request: Request, upload: Upload) -> Answer:
-    """Store a file as a document; a file that cannot be read has its error in the answer."""
+    """Store a file as a document. If the file cannot be read, the answer contains the error."""
     source = request.query_params.get("source", "")
     try:
         if not source or len(source) > MAX_SOURCE_CHARS:

@@ -1,4 +1,4 @@
-"""The tools, replicas and models of the deployment over HTTP."""
+"""Serves the tools, replicas and models of the deployment over HTTP."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def _unload(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 async def _pulled(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-    """List the models that were pulled on the gateway's machine, and those of the catalog. Needs the scope admin."""
+    """List the models pulled on the gateway's machine and the models of the catalog. Needs the scope admin."""
     await client.list_replicas()  # Raises an error if the caller is not an operator.
     return JSONResponse(await asyncio.to_thread(_of_this_machine))
 

@@ -29,7 +29,7 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of executions."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        """Run a request; with `Accept: text/event-stream`, the answer is its events."""
+        """Run a request. With `Accept: text/event-stream`, the answer consists of the request's events."""
         system_request = read_request(read_object(body), request.scope["request_id"], settings.call_s)
         request.scope["request_id"] = system_request.request_id
         if _wants_events(request):
@@ -107,7 +107,7 @@ async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _steps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """List what the steps of a kept execution gave."""
+    """List the results of the steps of a kept execution."""
     steps = await client.list_steps(request.path_params["request_id"])
     return JSONResponse({"steps": [plain(step) for step in steps]})
 
@@ -121,7 +121,7 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
     """Return the request in a body. Raises InvalidRequest if the body is invalid."""
     request = read_message(value, execution_pb2.SystemRequest)
-    request.request_id = require_id("request_id", request.request_id or request_id)  # also in a response header
+    request.request_id = require_id("request_id", request.request_id or request_id)  # It is also a response header.
     asked_s = request.hints.timeout.ToMilliseconds() / 1000
     if not asked_s or asked_s > call_s:
         request.hints.timeout.CopyFrom(duration_to_proto(call_s))

@@ -12,12 +12,12 @@ IsReady = Callable[[], Awaitable[bool]]
 
 
 async def _live(_is_ready: IsReady) -> Response:
-    """Report whether the gateway lives."""
+    """Report that the gateway is running."""
     return PlainTextResponse("ok\n")
 
 
 async def _ready(is_ready: IsReady) -> Response:
-    """Report whether the orchestrator takes requests."""
+    """Report whether the orchestrator accepts requests."""
     if not await is_ready():
         return PlainTextResponse("the orchestrator takes no requests now\n", 503)
     return PlainTextResponse("ok\n")

@@ -92,6 +92,6 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """Delete a conversation, and what its executions keep of it."""
+    """Delete a conversation and the parts of it that its executions keep."""
     await client.delete_session(request.path_params["session_id"])
     return JSONResponse({})

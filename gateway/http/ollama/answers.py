@@ -1,6 +1,6 @@
-"""Answers of Ollama's API: whole answers, the lines of a stream, and errors.
+"""Builds the answers of Ollama's API: whole answers, the lines of a stream, and errors.
 
-Pure: responses and events of an execution in, objects of this API out.
+The module is pure: it converts responses and events of an execution into objects of this API.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AnswerLine(AnswerShape):
 
 
 class OllamaMessage(AnswerShape):
-    """A part of the message, or all of it."""
+    """The whole message or, in a stream, a part of it."""
 
     role: Literal["assistant"]
     content: str
@@ -47,13 +47,13 @@ class OllamaMessage(AnswerShape):
 
 
 class OllamaChat(AnswerLine):
-    """A line of a chat, or the whole chat."""
+    """A line of the answer to a chat, or the whole answer."""
 
     message: OllamaMessage
 
 
 class OllamaText(AnswerLine):
-    """A line of a text, or the whole text."""
+    """A line of the answer to a prompt, or the whole answer."""
 
     response: str
     thinking: NotRequired[str]
@@ -67,11 +67,11 @@ class OllamaError(AnswerShape):
 
 
 class OllamaChatLine(RootModel[OllamaChat | OllamaError]):
-    """A line of a chat. An error ends the stream early."""
+    """A line of the answer to a chat. An error ends the stream early."""
 
 
 class OllamaTextLine(RootModel[OllamaText | OllamaError]):
-    """A line of a text. An error ends the stream early."""
+    """A line of the answer to a prompt. An error ends the stream early."""
 
 
 def error_body(described: OpenAIErrorObject, _status: int, _request_id: str) -> OllamaError:
@@ -123,7 +123,7 @@ class LineHead:
         }
 
     def ended(self, line: AnswerLine, response: execution_pb2.SystemResponse) -> AnswerLine:
-        """Add the fields that end an answer. Calls of tools end it as `stop`, as Ollama has it.
+        """Add the fields that end an answer. An answer with tool calls ends as `stop`, as in Ollama.
 
         The time of decoding, in nanoseconds, is the only time that the orchestrator reports.
         """
@@ -180,7 +180,7 @@ class AnswerLines:
         yield self._head.ended(self._head.line(), response)
 
     def _lines(self, moves: Iterable[Move]) -> Iterator[AnswerLine]:
-        """Yield a line for each piece of text in the moves."""
+        """Yield a line for each move that adds text."""
         for step, block, text in moves:
             if step is Step.GROW and block.kind is BlockKind.REASONING:
                 yield self._head.line(thinking=text)

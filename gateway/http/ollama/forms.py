@@ -41,7 +41,7 @@ class OllamaForm(Form):
 
     @property
     def streams(self) -> bool:
-        """Whether the client wants a stream, as it does by default."""
+        """Whether the client wants a stream, which is the default."""
         return self.stream is not False
 
     @property

@@ -32,7 +32,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
-API_VERSION = "0.12.0"  # Clients check it before they use newer features, such as `think`.
+API_VERSION = "0.12.0"  # Clients check this version before they use newer features, such as `think`.
 _ARCHITECTURE = "pagantic"
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 _DETAILS = {

@@ -1,6 +1,6 @@
-"""Answers of `/v1/chat/completions`: whole chats, and the chunks of a stream.
+"""Builds the answers of `/v1/chat/completions`: whole chats, and the chunks of a stream.
 
-Pure: responses and events of an execution in, objects of OpenAI's API out.
+The module is pure: it converts responses and events of an execution into objects of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REPORTED: tuple[_Reported, ...] = get_args(_Reported)
 
 
 class Extension(AnswerShape):
-    """Fields that an API lacks. `ignored` names the fields of the request that have no effect."""
+    """Response details for which the client's API has no field. `ignored` names the request's fields without effect."""
 
     request_id: str
     request_ids: list[str]
@@ -208,7 +208,7 @@ def is_cut(response: execution_pb2.SystemResponse) -> bool:
 
 
 def is_filtered(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether a guard blocked the output, which is a finish reason in this API; other blocks are errors."""
+    """Return whether a guard blocked the output, which is a finish reason in this API. Other blocks are errors."""
     if response.error.code != error_pb2.ERROR_CODE_GUARD_BLOCKED or response.error.retryable:
         return False
     return failure_from_proto(response.error).details.get("stage") == "output"

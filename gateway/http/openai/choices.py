@@ -60,7 +60,7 @@ def as_choice(
 async def execute_all(
     client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest]
 ) -> list[execution_pb2.SystemResponse]:
-    """Return the responses of all choices. If a choice fails, stop the others and raise its PaganticError."""
+    """Return the responses of all choices. If a choice fails, stop the other choices and raise its PaganticError."""
     return await run_all([_execute(client, request) for request in requests])
 
 
@@ -79,7 +79,7 @@ async def stream_all(
     Args:
     client: The client of the orchestrator.
     requests: A request for each choice. The first has the id of the whole request.
-    choices: Produce the chunks of each choice.
+    choices: A producer of chunks for each choice.
     make_usage: Creates the chunk with the usage of all responses, or None for a stream without that chunk.
     """
     has_begun = False

@@ -54,7 +54,7 @@ class ImageUrl(Form):
 
 
 class ContentPart(Form):
-    """A part of a message's content: a text, a refusal or an image. `/v1/responses` gives only the image's address."""
+    """A part of a message's content: text, a refusal or an image. In `/v1/responses`, `image_url` is a string."""
 
     type: str
     text: str | None = None
@@ -202,7 +202,7 @@ class ChatForm(AnswerForm):
 
 
 def read_form(value: Any, kind: type[FormT]) -> FormT:
-    """Return a request of the given kind. Raises InvalidRequest that names the invalid field."""
+    """Parse a request as a form of the given kind. Raises InvalidRequest, which names the invalid field."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -242,7 +242,10 @@ def _forms_of(kind: type[Form]) -> Iterator[type[Form]]:
 
 
 def _precision_of(error: ErrorDetails) -> tuple[int, bool]:
-    """Return the precision of an error, because a value with several possible forms has an error for each form."""
+    """Return a rank by which the most precise error of a value is found.
+
+    A value with several possible forms has an error for each form.
+    """
     depth = sum(isinstance(part, int) or part in _fields() for part in error["loc"])
     return depth, not error["type"].endswith("_type")
 

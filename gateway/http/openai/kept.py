@@ -15,7 +15,10 @@ KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
 
 
 def keep(sent: execution_pb2.SystemRequest, kind: str, echo: Mapping[str, Any]) -> None:
-    """Mark a request to be kept as an object of this kind, with the parts of the client's request that it repeats."""
+    """Mark a request to be kept as an object of this kind.
+
+    `echo` holds the parts of the client's request that the object repeats.
+    """
     sent.keep_request = True
     sent.metadata[KIND_KEY] = kind
     sent.metadata.update(echo_metadata(echo))

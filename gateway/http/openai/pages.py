@@ -1,4 +1,4 @@
-"""Lists of objects in pages, as clients request them. Pure."""
+"""Splits lists of objects into pages, as clients request them. The module is pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ListPage(AnswerShape):
 
 
 class Deleted(AnswerShape):
-    """The deleted object."""
+    """The confirmation that an object was deleted."""
 
     id: str
     object: str
@@ -31,7 +31,7 @@ class Deleted(AnswerShape):
 
 
 def deleted(object_id: str, kind: str) -> Deleted:
-    """Return the answer for a deleted object."""
+    """Return the confirmation that an object was deleted."""
     return {"id": object_id, "object": kind, "deleted": True}
 
 
@@ -45,7 +45,7 @@ def page_parameters(order: str) -> tuple[Parameter, ...]:
 
 
 def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:
-    """Return the page of a list that a query requests. The order applies if the query sets none.
+    """Return the page of a list that a query requests. `order` applies if the query sets no order.
 
     Raises InvalidRequest if the limit or the order is invalid, or NotFound if the item is unknown.
     """

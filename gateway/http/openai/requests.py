@@ -100,7 +100,7 @@ def read_extension(fields: Mapping[str, Any]) -> execution_pb2.SystemRequest:
         if getattr(request, name):
             raise InvalidRequest(f"pagantic.{name} is set: leave it out, the request itself has what the model reads")
     if request.request_id:
-        require_id("pagantic.request_id", request.request_id)  # a header of the response has it
+        require_id("pagantic.request_id", request.request_id)  # The id is also a response header.
     return request
 
 
@@ -111,7 +111,7 @@ def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) 
     for index, form in enumerate(forms):
         messages.append(_message(form, f"messages[{index}]", names_of_calls))
         names_of_calls.update({call.id: call.name for call in messages[-1].tool_calls})
-    if messages[-1].role == message_pb2.ROLE_SYSTEM:  # the orchestrator requires a user's message
+    if messages[-1].role == message_pb2.ROLE_SYSTEM:  # The orchestrator requires a user's message.
         messages[-1].role = message_pb2.ROLE_USER
     return messages
 

@@ -1,1 +1,1 @@
-"""Streams of answers: their blocks, the ids of their events, and the sending of their events."""
+"""Streams answers: tracks their blocks, assigns ids to their events, and sends the events."""

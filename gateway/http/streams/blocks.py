@@ -1,6 +1,7 @@
-"""The blocks of an answer as an execution streams them: reasoning, text and calls. Purely turns events into moves.
+"""Divides a streamed answer into blocks of reasoning, text and calls.
 
-The stream translations share this module: each expresses a move in the form of its API.
+The module is pure: it turns events into moves, each of which begins, extends or ends a block. The stream translations
+share this module: each expresses a move in the form of its API.
 """
 
 from __future__ import annotations

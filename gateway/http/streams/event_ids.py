@@ -1,4 +1,4 @@
-"""Ids of the native server-sent events, from which a lost stream resumes. Pure.
+"""Assigns ids to the native server-sent events, from which a lost stream resumes. The module is pure.
 
 The id of a stored event is its sequence number. The id of a delta consists of the sequence number of the previous
 stored event and the number of characters streamed since then. It therefore identifies a position in the text, however
@@ -22,7 +22,8 @@ class EventIds:
     """Numbers the events of a stream, and leaves out content that the client already has.
 
     Args:
-    last: The id of the client's last event, or empty if it has no event. Raises InvalidRequest for an invalid id.
+    last: The id of the client's last event, or empty if the client has no event. Raises InvalidRequest if the id is
+        invalid.
     """
 
     def __init__(self, last: str = "") -> None:
@@ -34,7 +35,7 @@ class EventIds:
         self._sequence, self._count = self.after_sequence, 0
 
     def number(self, event: event_pb2.ExecutionEvent) -> str:
-        """Return the id of an event, or an empty string if nothing remains without content that the client has."""
+        """Return the id of an event, or an empty string if the client already has the event's whole content."""
         if event.sequence != self._sequence:
             self._sequence, self._count = event.sequence, 0
         kind = event.WhichOneof("event") or ""

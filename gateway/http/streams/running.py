@@ -1,4 +1,4 @@
-"""Runs work for a client, and stops the work if the client leaves."""
+"""Runs work for a client, and stops the work if the client disconnects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pagantic.orchestrator.v1 import event_pb2
 
 ResultT = TypeVar("ResultT")
 Answer = Response | AsyncGenerator[str, None]
-_Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None marks the end of the stream at this position
+_Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None marks the end of the stream at this position.
 WAITING_EVENTS = 64
 RUN_AT_ONCE = 8
 QUIET_S = 15.0
@@ -23,7 +23,7 @@ QUIET = ": the answer is still being made\n\n"
 
 
 async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of the work. If the client leaves first, cancel the work and raise ClientDisconnect."""
+    """Return the result of the work. If the client disconnects first, cancel the work and raise ClientDisconnect."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(_left(receive))
     try:
@@ -44,7 +44,7 @@ async def _left(receive: Receive) -> None:
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int = RUN_AT_ONCE) -> list[ResultT]:
-    """Run coroutines, at most `at_once` concurrently, and return their results. The first error stops the rest."""
+    """Run coroutines, at most `at_once` concurrently, and return their results. The first error stops the others."""
     places = asyncio.Semaphore(at_once)
 
     async def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:

@@ -1,1 +1,1 @@
-"""The streamable HTTP transport: permitted callers, limits on size and time, and the owners of sessions."""
+"""Implements the streamable HTTP transport: checks callers, limits size and time, and tracks owners of sessions."""

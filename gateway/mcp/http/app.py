@@ -35,20 +35,20 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 PATH = "/mcp"
 RefuseUnknown = Callable[[Request], Awaitable[None]]
 GRACE_S = 5.0
-READ_S = 10.0  # The body of a request is small.
-SESSION_IDLE_S = 900.0  # clients seldom end their sessions; one that comes back later gets a 404 and opens another
+READ_S = 10.0  # A short time suffices, because the body of a request is small.
+SESSION_IDLE_S = 900.0  # Clients seldom end their sessions. A client that returns later gets a 404 and opens a new one.
 logger = logging.getLogger(__name__)
 
 
 class McpApp:
-    """An ASGI application. Use `running` around its requests.
+    """The ASGI application. Requests are served only inside `running`.
 
     Args:
         server: Answers the messages.
         settings: The permitted callers, and the limits.
-        refuse_unknown: Raises Unauthenticated for a request with an unknown key; called when a key opens a session, so
-            that invalid keys cannot exhaust the sessions.
-        read_s: Longest time that the body of a request takes to arrive.
+        refuse_unknown: Raises Unauthenticated for a request with an unknown key. It is called when a key opens a
+            session, so that invalid keys cannot exhaust the sessions.
+        read_s: Longest time that the body of a request may take to arrive.
         session_idle_s: Time after which a session without a request ends.
     """
 
@@ -126,7 +126,7 @@ class McpApp:
             await response.end(Refusal(504, "the time for the request is up: send it again"), scope, receive)
 
     def _check(self, request: Request) -> None:
-        """Raise Refusal if a request is not allowed in."""
+        """Raise Refusal if a request is not permitted."""
         if request.url.path.rstrip("/") != PATH:
             raise Refusal(404, f"there is only {PATH}")
         self.entry.check(request)
@@ -224,7 +224,7 @@ class Response:
         self._has_ended = False
 
     async def send(self, message: Message) -> None:
-        """Pass on a part."""
+        """Forward a part of the response."""
         if message["type"] == "http.response.start":
             self._has_begun = True
         elif message["type"] == "http.response.body":

@@ -22,7 +22,7 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 
 
 def user_of(api_key: str) -> AuthenticatedUser | None:
-    """Return a user named by the hash of the key, as the owner of a session, or None without a key."""
+    """Return a user named by the hash of the key, as the owner of a session, or None if there is no key."""
     if not api_key:
         return None
     name = hashlib.sha256(api_key.encode()).hexdigest()

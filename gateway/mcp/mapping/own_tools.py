@@ -36,7 +36,7 @@ class _Arguments(BaseModel):
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the arguments. Raises InvalidRequest that names the invalid argument."""
+        """Parse the arguments. Raises InvalidRequest, which names the invalid argument."""
         try:
             return cls.model_validate(arguments)
         except ValidationError as error:
@@ -173,7 +173,7 @@ def read_own_call(name: str, arguments: Mapping[str, Any], request_id: str) -> e
 
 
 def _define(name: str, arguments: type[_Arguments]) -> Tool:
-    # These tools may run tools of the deployment, which keep all their permissions.
+    # These tools may run tools of the deployment with all their permissions, so they are not declared harmless.
     annotations = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
     if name == "vote":
         annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)

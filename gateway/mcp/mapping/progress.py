@@ -1,4 +1,4 @@
-"""Turns events of an execution into progress reports, whose progress must increase according to the protocol."""
+"""Turns events of an execution into progress reports. The protocol requires that the reported progress increases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Report:
 
 
 class ExecutionProgress:
-    """Counts the completed work of an execution: pieces of its answer, steps, tool calls and votes."""
+    """Counts the completed work of an execution: parts of its answer, steps, tool calls and votes."""
 
     def __init__(self) -> None:
         self._state = AnswerState()

@@ -86,7 +86,7 @@ def _last_output(response: execution_pb2.SystemResponse) -> str:
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a text, or None for any other text, because structured content must be an object."""
+    """Parse text as a JSON object. Return None for other text, because structured content must be an object."""
     if not text.startswith("{"):
         return None
     try:

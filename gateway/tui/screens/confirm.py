@@ -1,4 +1,4 @@
-"""A question before an action that cannot be undone."""
+"""Asks the user before an action that cannot be undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the next requests, such as the model, system prompt, tools and collection."""
+"""Lets the user change the options of the next requests, such as the model, system prompt, tools and collection."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _tool_line(name: str, described: str) -> Content:
 
 
 def _number_in(text: str, what: str, most: float) -> float | None:
-    """Return a number from 0 to `most`, or None for an empty text. Raises ValueError if the text is invalid."""
+    """Return a number from 0 to `most`, or None if the text is empty. Raises ValueError if the text is invalid."""
     if not text:
         return None
     try:

@@ -36,7 +36,7 @@ class ApprovalPanel(Vertical):
 
     @dataclass
     class Decided(Message):
-        """A decision. `arguments` replace the arguments of the call; None keeps them."""
+        """A decision. `arguments` replaces the arguments of the call. A value of None keeps them."""
 
         approval: approval_pb2.Approval
         is_approved: bool

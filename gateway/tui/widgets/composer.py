@@ -23,7 +23,7 @@ TAB_COLUMNS: Final = 4
 
 
 class Composer(TextArea):
-    """Accepts typed and pasted text. A text that is too long is rejected with a remedy."""
+    """Accepts typed and pasted text. Text that is too long is rejected with a remedy."""
 
     HISTORY: ClassVar[int] = 100
 
@@ -35,7 +35,7 @@ class Composer(TextArea):
 
     @dataclass
     class Refused(Message):
-        """Posted when a text is rejected, with the reason."""
+        """Posted with the reason when text is rejected."""
 
         reason: str
 

@@ -1,4 +1,4 @@
-"""A long, growing text. Only its last block is laid out again, and only the start of a very long text is shown."""
+"""Shows long, growing text. Only the last block is laid out again, and only the start of very long text is shown."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MAX_NOTE_CHARS = 600
 
 
 def plain(text: str) -> Content:
-    """Return a text without markup, and with control characters shown by name."""
+    """Return text as content without markup, and with control characters shown by name."""
     return Content(visible_text(text).expandtabs(TAB_COLUMNS))
 
 
@@ -25,7 +25,7 @@ def shortened(text: str, most: int) -> str:
 
 
 class Plain(Static):
-    """Shows a text without interpreting it as markup."""
+    """Shows text without interpreting it as markup."""
 
     def __init__(self, text: str = "", *, classes: str = "", id: str | None = None) -> None:  # noqa: A002 - textual's
         super().__init__(plain(text), classes=classes, id=id, markup=False)

@@ -62,7 +62,7 @@ class TimelinePane(VerticalScroll):
         if not self._events:
             return Text("No execution yet: send a message.", style="dim")
         table = rows_table([_visible(row) for row in latest_rows(self._events)], width=width)
-        earlier = max(self._events[-1].sequence, len(self._events)) - MAX_ROWS  # only some events are kept
+        earlier = max(self._events[-1].sequence, len(self._events)) - MAX_ROWS  # Only some events are kept.
         if earlier <= 0:
             return table
         return Group(Text(f"{earlier:,} earlier events: `pagantic timeline` shows all", style="dim"), table)

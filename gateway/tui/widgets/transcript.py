@@ -15,7 +15,7 @@ WELCOME: Final = "Ask something. F1 lists the keys."
 
 
 class Transcript(VerticalScroll):
-    """Follows the text as it is written, unless the user scrolls away from the end."""
+    """Shows the conversation, and follows text as it is written unless the user scrolls away from the end."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript")

@@ -43,7 +43,7 @@ class Answer(AnswerState):
         if self.sequence > before:
             self.events.append(event)
             if len(self.events) > MAX_EVENTS:
-                del self.events[1]  # times are relative to the first event, so it is kept
+                del self.events[1]  # The first event is kept, because times are relative to it.
         return deltas
 
     def end(self, response: execution_pb2.SystemResponse) -> None:

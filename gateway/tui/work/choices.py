@@ -41,7 +41,10 @@ class Choices:
     max_tokens: int = 0
 
     def request(self, text: str, session_id: str) -> execution_pb2.SystemRequest:
-        """Return the request for a message. It runs in the background, so that a lost connection does not stop it."""
+        """Return the request for a message.
+
+        The request runs in the background, so that a lost connection does not stop it.
+        """
         options: Options = {"request_id": uuid.uuid4().hex[:16], "model": self.model, "max_tokens": self.max_tokens}
         if self.collection:
             options["context"] = self.collection

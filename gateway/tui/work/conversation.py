@@ -1,4 +1,4 @@
-"""A stored conversation as turns, and the list of all conversations."""
+"""Loads a stored conversation as turns, and lists all conversations."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def _newest_execution(client: AsyncClient, session_id: str) -> execution_p
 
 
 async def _add_newest(client: AsyncClient, loaded: Conversation, newest: execution_pb2.Execution) -> None:
-    """Add the newest execution to the last turn, or add a turn that follows it if it is still running."""
+    """Add the newest execution to the last turn or, if the execution is still running, add a turn that follows it."""
     if newest.state.current not in _ENDED:
         message = "(The message comes with the end of its answer.)"
         if newest.request.messages:

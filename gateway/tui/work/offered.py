@@ -1,4 +1,4 @@
-"""The models, tools and collections that a deployment offers to requests."""
+"""Loads the names of the models, tools and collections that a deployment offers to requests."""
 
 from __future__ import annotations
 

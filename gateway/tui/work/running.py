@@ -20,7 +20,7 @@ class Running:
     """Follows an answer to its end.
 
     Args:
-    client: The client.
+    client: The client of the orchestrator.
     answer: The answer so far.
     request: The request to send, or None if its execution is already running.
     """

@@ -52,7 +52,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: PaganticError, request_id: str = "") -> Failure:
-        """Return an error in words."""
+        """Return an error as a failure for display."""
         code = status_code_of(error).name
         if error.code is not None:
             code = error.code.value

@@ -1,4 +1,4 @@
-"""Notebook outputs that are redrawn while something runs. Outside a notebook, nothing is shown."""
+"""Notebook outputs that are redrawn while work is in progress. Outside a notebook, nothing is shown."""
 
 from __future__ import annotations
 

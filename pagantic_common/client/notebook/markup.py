@@ -1,7 +1,7 @@
-"""HTML of notebook outputs. Texts of models, tools and documents are shown as plain text, with bars and foldable parts.
+"""Builds the HTML of notebook outputs, with tables, bars and foldable parts.
 
-Colours derive from the notebook's own text colour, so that an output is readable on light and dark pages. The HTML
-refers to no script and no other resource.
+Text from models, tools and documents is shown as plain text. Colours derive from the notebook's own text colour, so
+that an output is readable on light and dark pages. The HTML refers to no script and no other resource.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def page(parts: Iterable[str]) -> str:
 
 
 def bounded(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return a text, cut if it is long, without characters that control a terminal or the surrounding text."""
+    """Return `text` without characters that control a terminal or the surrounding text, shortened if it is long."""
     shown = plain(text[:max_chars])
     if len(text) > max_chars:
         shown += f" … ({_cut_words(text, max_chars)})"
@@ -71,7 +71,10 @@ def block(text: str, kind: str = "") -> str:
 
 
 def cut_line(text: str) -> str:
-    """Return the HTML line that reports a cut text, or an empty string. The line is below the scrolling text."""
+    """Return an HTML line that reports that the text was shortened, or an empty string if it was not.
+
+    The line is below the scrolling text.
+    """
     if len(text) <= MAX_TEXT_CHARS:
         return ""
     return f'<div class="less">{_cut_words(text, MAX_TEXT_CHARS)}</div>'

@@ -1,4 +1,4 @@
-"""Responses and executions as a notebook shows them: answer, citations, votes, tools, steps, errors and cost."""
+"""Shows responses and executions in a notebook: answer, citations, votes, tools, steps, errors and cost."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _indented(document: str) -> str:
 
 
 def _marked_answer(response: execution_pb2.SystemResponse) -> str:
-    """Mark the claims of an answer. The quote of a claim is shown while the mouse is over the claim."""
+    """Return the HTML of an answer with its claims marked. The quote of a claim is shown while the mouse is over it."""
     answer, at = response.content[:MAX_TEXT_CHARS], 0
     pieces: list[str] = []
     for citation in response.citations:
@@ -200,7 +200,7 @@ def _answer_of(decision: decision_pb2.Decision) -> str:
 
 
 def _work_parts(response: execution_pb2.SystemResponse) -> Iterator[str]:
-    """Yield the work behind the answer: the tool calls and the steps of a plan."""
+    """Yield the HTML of the work behind the answer: the tool calls and the steps of a plan."""
     if response.tool_calls_made:
         calls = [block(describe_tool_call(call), "code") for call in response.tool_calls_made[:MAX_ITEMS]]
         yield folded(count_of(len(response.tool_calls_made), "tool call"), "".join(calls))

@@ -1,4 +1,4 @@
-"""The timeline of an execution as a notebook shows it: a row with a bar for each event."""
+"""Shows the timeline of an execution in a notebook: a row with a bar for each event."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class Timeline(list[event_pb2.ExecutionEvent]):
         return timeline_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython calls it so
-        # IPython uses nothing else for the text of a list.
+        # For the text of a list, IPython calls only this method.
         printer.text(str(self))
 
 
 def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
-    """Return the picture of a timeline."""
+    """Return the picture of a timeline as HTML."""
     return _picture(events, *_bounded_rows(events))
 
 
 def latest_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
-    """Return the picture of the latest events, with times since the first event. Needs at least one event."""
+    """Return the picture of the latest events as HTML, with times since the first event. Needs at least one event."""
     latest = timeline_rows([events[0], *events[-LATEST_ROWS:]])[1:]
     return _picture(events, list(map(_bounded_row, latest)), "")
 
@@ -73,7 +73,7 @@ def _picture(events: Sequence[event_pb2.ExecutionEvent], rows: Sequence[Timeline
 
 
 def _bounded_rows(events: Sequence[event_pb2.ExecutionEvent]) -> tuple[list[TimelineRow], str]:
-    """Return the first rows of a timeline with bounded texts, and a line about the omitted rows."""
+    """Return the first rows of a timeline with bounded texts, and a line about the omitted rows or an empty string."""
     rows = [_bounded_row(row) for row in timeline_rows(events[:MAX_ROWS])]
     if len(events) <= MAX_ROWS:
         return rows, ""
@@ -107,7 +107,7 @@ def _row_html(row: TimelineRow, whole_ms: float) -> str:
 
 
 def _bar_of(row: TimelineRow, whole_ms: float, colour: str) -> str:
-    """Draw a bar as long as the event took. An event is stamped when it ends."""
+    """Return the HTML of a bar as long as the event took. An event is stamped when it ends."""
     if whole_ms <= 0:
         return bar(0.0, colour, width=220)
     took_ms = row.duration_ms or 0.0

@@ -1,1 +1,1 @@
-"""The client's methods for a deployment's sources of answers, and for uploading files."""
+"""The client's methods for collections, tools, prompt templates and models, and for uploading files."""

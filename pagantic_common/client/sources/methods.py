@@ -1,4 +1,4 @@
-"""The client's methods for a deployment's sources of answers: collections, tools, prompt templates."""
+"""The client's methods for a deployment's sources of answers: collections, tools and prompt templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETRIEVED_CHUNKS = 10
 
 
 class Sources(Models):
-    """Methods for sources, which the orchestrator's port serves.
+    """Methods for collections, tools and prompt templates, all served at the orchestrator's port.
 
     Listing tools needs a key with the scope EXECUTE; other reads need READ.
     """

@@ -1,4 +1,4 @@
-"""An ingest of files, shown in a notebook as a bar while it runs and as counts and failures afterwards."""
+"""Shows an ingest of files in a notebook: as a bar while it runs, and as counts and failures afterwards."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LOAD_S = 600.0  # Loading a large model takes minutes.
 
 
 class OrchestratorCalls(ABC):
-    """The calls that the client's methods use."""
+    """Declares the call and the stub that the client's methods use."""
 
     @abstractmethod
     async def _call(
@@ -47,7 +47,7 @@ class Administration(OrchestratorCalls):
     ) -> tuple[key_pb2.Key, str]:
         """Create an API key, and return it with its text, which is available only now.
 
-        The key is valid for `lifetime_s` seconds, or indefinitely if that is None.
+        The key is valid for `lifetime_s` seconds, or indefinitely if `lifetime_s` is None.
         """
         request = pb.CreateKeyRequest(subject=subject, scopes=scopes, tenant=tenant)
         if lifetime_s is not None:
@@ -112,7 +112,10 @@ class Administration(OrchestratorCalls):
         return await self._call(self._stub().ListAuditRecords, request)
 
     async def list_replicas(self) -> pb.ListReplicasResponse:
-        """Return the replicas of the inference services with loads and models, and the number of running executions."""
+        """Return the replicas of the inference services, each with its load and its models.
+
+        The response also holds the number of running executions.
+        """
         return await self._call(self._stub().ListReplicas, pb.ListReplicasRequest())
 
     async def load_model(self, model: str) -> pb.LoadModelResponse:

@@ -35,7 +35,7 @@ class Sessions(Executions):
         return await self.change_session(request)
 
     async def change_session(self, request: pb.UpdateSessionRequest) -> session_pb2.Session:
-        """Change a session, taking and returning protobuf messages; the result leaves out the session's messages."""
+        """Change a session, with protobuf messages as argument and result. The result has no messages."""
         return (await self._call(self._stub().UpdateSession, request)).session
 
     async def get_session(self, session_id: str) -> session_pb2.Session:

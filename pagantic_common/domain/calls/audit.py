@@ -54,12 +54,12 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An entry in the chain of an orchestrator.
+    """A record in the audit chain of an orchestrator.
 
     Attributes:
-        owner: The orchestrator.
+        owner: The orchestrator that owns the chain.
         position: The record's number in the chain, counted from 1.
-        entry: The event.
+        entry: The audited call.
         previous: The digest of the previous record.
         digest: The digest of this record.
     """

@@ -30,8 +30,8 @@ class Breaker:
         self._backoff = Backoff(first_open_s, max_open_s)
         self._probe_s = probe_s
         self._failures = 0  # consecutive failures
-        self._openings = 0  # consecutive openings; 0 is closed
-        self._until_s = 0.0  # end of the interval or, during a probe, of PROBE_S
+        self._openings = 0  # consecutive openings; 0 means that the breaker is closed
+        self._until_s = 0.0  # end of the interval or, during a probe, of the time for the probe
         self._is_probing = False
 
     @property

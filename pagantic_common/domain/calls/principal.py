@@ -57,7 +57,7 @@ class Principal:
 
     @property
     def identity(self) -> str:
-        """The caller's name within the tenant, the same for all the caller's keys; empty if not authenticated."""
+        """The caller's name within the tenant, the same for all the caller's keys, or empty without authentication."""
         if self.kind is PrincipalKind.LOCAL:
             return ""
         return f"{self.kind.value}:{self.subject}"

@@ -26,8 +26,10 @@ class Boundary:
         words: The number of words before the boundary.
         left: The end of the previous word, or the start of the text.
         right: The start of the next word, or the end of the text.
-        ends: The positions where a quote that ends with the previous word may end; at the first edge, the edge.
-        begins: The positions where a quote that begins with the next word may begin; at the last edge, the edge.
+        ends: The positions where a quote that ends with the previous word may end, or the start
+            of the text if there is no such word.
+        begins: The positions where a quote that begins with the next word may begin, or the end
+            of the text if there is no such word.
     """
 
     words: int
@@ -103,7 +105,7 @@ def _boundary_with_space(text: str, words: int, left: int, right: int) -> Iterat
 
 
 def _attached_before(text: str, left: int, right: int) -> int:
-    """Return the number of characters attached to the start of the next word, or 0 if it is not a number."""
+    """Return the number of characters attached to the start of the next word, or 0 if that word is not a number."""
     start = right
     while text[right].isnumeric() and start > left and not text[start - 1].isspace():
         start -= 1
@@ -113,7 +115,7 @@ def _attached_before(text: str, left: int, right: int) -> int:
 
 
 def _attached_after(text: str, left: int, right: int) -> int:
-    """Return the number of characters attached to the end of the previous word, or 0 if it is not a number."""
+    """Return the number of characters attached to the end of the previous word, or 0 if that word is not a number."""
     end = left
     while text[left - 1].isnumeric() and end < right and not text[end].isspace():
         end += 1

@@ -1,4 +1,4 @@
-"""Probabilities that a model answers yes, their calibration on labels, and measures of their quality."""
+"""Calibrates, on labels, the probabilities that a model answers yes, and measures their quality."""
 
 from __future__ import annotations
 

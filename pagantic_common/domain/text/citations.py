@@ -97,7 +97,7 @@ def schema_of(policy: CitationPolicy) -> str:
 
 
 def read_claims(answer_json: str) -> tuple[Claim, ...] | None:
-    """Return the claims of an answer, which are empty for an abstention, or None if the text is not a valid answer."""
+    """Return the claims of an answer, or None if the text is not a valid answer. An abstention has no claims."""
     try:
         answer = parse_json(answer_json)
         if not answer["in_sources"]:
@@ -137,7 +137,7 @@ def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -
 
 
 def quotes_of(boundaries: Sequence[Boundary], policy: CitationPolicy) -> Iterator[tuple[int, int]]:
-    """Yield the boundary indexes of the shortest quote from each boundary. A text without words has none."""
+    """Yield the boundary indexes of the shortest quote from each boundary. A text without words has no quotes."""
     if boundaries:
         yield from shortest_quotes(boundaries, min(MIN_QUOTE_WORDS, boundaries[-1].words), policy.max_quote_words)
 

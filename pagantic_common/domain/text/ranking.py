@@ -105,7 +105,7 @@ def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
     if not count or not weight:
         return scores
     cosines = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
-    np.fill_diagonal(cosines, 1.0)  # also for a candidate without a vector
+    np.fill_diagonal(cosines, 1.0)  # a candidate without a vector is still its own neighbour
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :SMOOTHING_NEIGHBOURS]
     nearness = np.zeros_like(cosines)
     np.put_along_axis(nearness, order, np.take_along_axis(cosines, order, axis=1), axis=1)
@@ -117,9 +117,9 @@ def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
 def diversify(vectors: Vectors, scores: Sequence[float], diversity: float, limit: int) -> list[int]:
     """Return the indexes of at most `limit` candidates by maximal marginal relevance.
 
-    Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998): each next candidate has the highest (1
-    - diversity) * relevance - diversity * (highest cosine with the candidates already chosen). Relevance is the score
-    scaled to [0, 1]; a diversity of 0 keeps the order by score.
+    Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998): each next candidate has the highest
+    value of (1 - diversity) * relevance - diversity * (highest cosine with the candidates already chosen). Relevance is
+    the score scaled to [0, 1]. A diversity of 0 keeps the order by score.
     """
     count = len(scores)
     relevance = np.asarray(scores, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Scores of texts for a query: Okapi BM25, and the fraction of query terms that occur. Terms are caseless words."""
+"""Scores texts for a query by Okapi BM25, and by the fraction of query terms that occur. Terms are caseless words."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TextIndex:
         return dict(scores)
 
     def coverage(self, query: str) -> dict[int, float]:
-        """Return the fraction, in (0, 1], of the query's terms in each text, without texts that have none."""
+        """Return, for each text with any of the query's terms, the fraction of the terms in it, which is in (0, 1]."""
         terms = query_terms(query)
         matched = Counter(position for term in terms for position in self._postings.get(term, _NOWHERE)[::2])
         return {position: count / len(terms) for position, count in matched.items()}

@@ -1,4 +1,4 @@
-"""Text of models, tools and documents for a terminal, without control sequences and wrapped between words."""
+"""Prepares text from models, tools and documents for a terminal: drops control sequences, wraps between words."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The caller of a method: its identity, permissions and correlation data."""
+"""The caller of a method: the caller's identity, permissions and correlation data."""

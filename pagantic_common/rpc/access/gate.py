@@ -182,7 +182,7 @@ class Gate:
 
 
 async def _identify(guard: Guard, metadata: Metadata, spiffe_id_of_peer: Callable[[], str]) -> Principal:
-    """Return the caller of a call. Raises Unauthenticated, PermissionDenied and Unavailable."""
+    """Return the caller of a call. Raises Unauthenticated, PermissionDenied or Unavailable."""
     peer = guard.peers.read(spiffe_id_of_peer()) if guard.peers is not None else None
     if guard.authenticator is None:
         return LOCAL

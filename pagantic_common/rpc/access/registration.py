@@ -1,4 +1,4 @@
-"""The interface from a service to its server."""
+"""Defines the registration that adds a service to its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service on a port shared by other services and outside callers, with a servicer and a guard for each."""
+"""Lets other services and outside callers share a service's port, with a servicer and a guard for each group."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def share(inner: Registration, edge: Registration) -> Registration:
 
 
 class _Either:
-    """An Authenticator that identifies services by their tenant tokens, and other callers as the edge does."""
+    """An Authenticator that identifies services by their tenant tokens, and others by the edge's authenticator."""
 
     def __init__(self, of_services: Authenticator, of_callers: Authenticator) -> None:
         self._of_services, self._of_callers = of_services, of_callers
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller. Raises Unauthenticated and Unavailable."""
+        """Return the caller. Raises Unauthenticated or Unavailable."""
         if is_tenant_token(credentials):
             with suppress(Unauthenticated):
                 return await self._of_services.authenticate(credentials)

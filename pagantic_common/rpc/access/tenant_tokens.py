@@ -34,7 +34,7 @@ LEEWAY_S = 30  # tolerated difference between clocks
 MAX_TOKEN_BYTES = 4096
 MAX_SIGNED = 4096
 SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ, Scope.WRITE})
-# For each service, the services that it calls on behalf of its callers.
+# Maps each service to the services that it calls on behalf of its callers.
 PASSED_ON = {"constraint": ("inference",), "context": ("inference",), "rerank": ("inference",)}
 _BEARER = "Bearer "
 _PEM_END = b"-----END PUBLIC KEY-----"
@@ -43,10 +43,10 @@ log = get_logger(__name__)
 
 
 class TenantTokens:
-    """Makes the credentials for the orchestrator's calls of other services.
+    """Makes the credentials for the orchestrator's calls to other services.
 
     Args:
-        key: Returns the private key to sign with at present.
+        key: Returns the current private key for signing.
         now_s: Returns the time in seconds since 1970.
     """
 
@@ -56,7 +56,7 @@ class TenantTokens:
         self._signed: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
 
     def credentials(self, area: str, principal: Principal) -> str:
-        """Return the `authorization` for a call of a service on behalf of the caller's tenant."""
+        """Return the `authorization` for a call to a service on behalf of the caller's tenant."""
         place, now_s = (area, principal.tenant), self._now_s()
         signed_s, credentials = self._signed.get(place, (0.0, ""))
         if not 0 <= now_s - signed_s < RENEW_S:

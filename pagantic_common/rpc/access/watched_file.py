@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.telemetry.logging import get_logger
 
 MAX_BYTES = 64 * 1024
-LOOK_S = 1.0  # between checks for changes of the file
+LOOK_S = 1.0  # interval between checks for changes of the file
 
 ContentT = TypeVar("ContentT")
 

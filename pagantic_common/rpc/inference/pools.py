@@ -57,7 +57,7 @@ class InferencePools:
         return self._by_alias.get(alias, self._default)
 
     def with_credentials(self, credentials: Credentials) -> InferencePools:
-        """Return the same pools, whose calls carry these credentials instead."""
+        """Return pools with the same channels, whose calls carry these credentials."""
         return InferencePools(*self._channels, self._patience_s, credentials)
 
 

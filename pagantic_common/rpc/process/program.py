@@ -158,7 +158,7 @@ async def _serve_until(
             if service.begin_drain is not None:
                 service.begin_drain()
         health.stop()
-        if settings.drain_s <= DRAIN_RESERVE_S:  # The server would cut connections before the answers.
+        if settings.drain_s <= DRAIN_RESERVE_S:  # Otherwise, the server would cut connections before it answers.
             await _drain(registrations)
         stopping = asyncio.create_task(server.stop(grace=settings.drain_s))
         _, still_running = await asyncio.wait([stopping], timeout=max(0.0, settings.drain_s - DRAIN_RESERVE_S))
@@ -243,7 +243,10 @@ async def _drain(registrations: Sequence[Registration]) -> None:
 
 
 def collect_rarely() -> None:
-    """Collect reference cycles less often. Calls create few, and the default takes a quarter of the time."""
+    """Make Python collect reference cycles less often.
+
+    Calls create few cycles, and collection at the default thresholds takes a quarter of the time.
+    """
     gc.freeze()  # loaded modules are never collected
     gc.set_threshold(20_000, 20, 20)
 

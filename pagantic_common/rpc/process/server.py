@@ -33,16 +33,17 @@ _CONNECTION_OPTIONS = (
     # off: an execution may last for days.
     ("grpc.max_connection_age_ms", 120_000),
 )
-# Above the calls of one host, so that the service, which says why, refuses calls before the connection holds them back.
+# This exceeds the number of calls that one host may run. The service, which states the reason, therefore rejects calls
+# before the connection holds them back.
 MIN_STREAMS = 1024
 
 
 async def start_server(
     settings: ServiceSettings, registrations: Sequence[Registration], *, max_streams: int | None = None
 ) -> tuple[grpc.aio.Server, Health, int]:
-    """Start a server with health, limits and interceptors; returns it, its health and its port.
+    """Start a server with health, limits and interceptors. Returns the server, its health and its port.
 
-    `max_streams` bounds the running calls of one connection, a health watch among them; the caller's gRPC library holds
+    `max_streams` bounds the running calls of one connection, including a health watch; the caller's gRPC library holds
     back the rest. The default is MIN_STREAMS, or MAX_CONCURRENT_RPCS if that is more.
 
     Raises PortInUse, and InvalidRequest for certificates that cannot be used.

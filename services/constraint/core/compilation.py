@@ -37,7 +37,7 @@ _UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
 
 
 class SourceKind(StrEnum):
-    """The kinds of sources."""
+    """The kinds of sources that can be compiled."""
 
     SCHEMA = "schema"
     GRAMMAR = "grammar"
@@ -85,7 +85,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled source."""
+    """The engine text of a source, with the keywords that decoding does not enforce, and any warnings."""
 
     hash: str
     engine_text: str
@@ -94,7 +94,7 @@ class Compiled:
 
     @property
     def size_bytes(self) -> int:
-        """The estimated size in memory."""
+        """The estimated size in memory, in bytes."""
         listed = sum(len(keyword.keyword) + len(keyword.path) + _ENTRY_BYTES for keyword in self.unsupported)
         return _ENTRY_BYTES + sys.getsizeof(self.engine_text) + listed + sum(map(sys.getsizeof, self.warnings))
 

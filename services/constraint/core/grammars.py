@@ -28,7 +28,10 @@ class GrammarReport:
 
 
 def check_grammar(grammar: str, text: str | None, limits: Limits) -> GrammarReport:
-    """Parse and compile a grammar, and match the text, if any. Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX)."""
+    """Parse and compile a grammar, and match the text, if any, against it.
+
+    Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX).
+    """
     try:
         warnings = _listed(parse_gbnf(grammar).warnings)
     except GrammarError as error:
@@ -45,7 +48,7 @@ def check_grammar(grammar: str, text: str | None, limits: Limits) -> GrammarRepo
 
 
 def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the first MAX_PROBLEMS problems, followed by a count of those left out, if any."""
+    """Return the first MAX_PROBLEMS problems, followed by the number of omitted problems, if any."""
     others = len(problems) - MAX_PROBLEMS
     if others <= 0:
         return tuple(problems)

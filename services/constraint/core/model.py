@@ -1,4 +1,4 @@
-"""Values of the pipeline: rules, contracts and limits."""
+"""Defines the inputs of the pipeline: rules, contracts and limits."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ def _check_size(text: str, max_bytes: int, kind: str) -> None:
         )
 
 
-# Takes an output and its violations, and returns a repaired output or the same output. It must be importable by name,
-# because it runs in a worker process. Its result is validated like any output.
+# A repair strategy accepts an output and its violations, and returns a repaired output or the same output. It must be
+# importable by name, because it runs in a worker process. Its result is validated like any output.
 RepairStrategy = Callable[[str, Sequence[Violation]], str]

@@ -1,4 +1,4 @@
-"""Paths in a JSON document in the form that people write: `a.b[0]`."""
+"""Formats paths in a JSON document as people write them, such as `a.b[0]`, and resolves references."""
 
 from __future__ import annotations
 

@@ -143,7 +143,10 @@ class Pipeline:
         self.is_changed = True
 
     def _apply_strategy(self, violations: Sequence[Violation], is_right: Callable[[str], bool]) -> str:
-        """Try the registered strategies in order. Returns a reason naming the one that helped, or an empty string."""
+        """Try the registered strategies in order.
+
+        Returns a reason that names the successful strategy, or an empty string if no strategy succeeds.
+        """
         if not self.contract.repair_allowed:
             return ""
         for strategy in self.repairs:

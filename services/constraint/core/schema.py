@@ -1,4 +1,4 @@
-"""JSON Schema: parses schemas within limits and finds the violations in a document."""
+"""Parses JSON Schemas within limits, and finds the violations in a document."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_OPEN_SCHEMAS = 64  # validators that a process caches
+_OPEN_SCHEMAS = 64  # largest number of validators that a process caches
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Work:
         return replace(enforcement, warnings=warnings)
 
     def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
-        """Parse and compile a grammar, and match a text."""
+        """Parse and compile a grammar, and match the text, if any, against it."""
         return check_grammar(grammar, text, self.limits)
 
     def check_json(self, text: str) -> str:
@@ -87,7 +87,7 @@ class Work:
         return find_json_problem(text)
 
     def repair_json(self, text: str) -> RepairResult:
-        """Make JSON of the text."""
+        """Repair the text so that it becomes valid JSON."""
         return repair_json(text)
 
     def normalize_enums(self, document: str, schema_json: str) -> tuple[str, tuple[str, ...]]:
@@ -107,5 +107,5 @@ class Work:
         compile_rules(rules, schema)
 
     def check_rules(self, output: str, rules: tuple[Rule, ...]) -> list[Violation]:
-        """Return the failures of rules on an output."""
+        """Return a violation for each rule that the output fails."""
         return compile_rules(rules).check(output)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.rpc.inference.pools import InferencePools
 
-ANSWER_S = 3.0  # after this time another replica gets the request
+ANSWER_S = 3.0  # After this time, another replica gets the request.
 
 
 class InferenceTokenCounter:
-    """Implements TokenCounter. Raises the inference service's errors, and Unavailable when it cannot be reached."""
+    """Implements TokenCounter with the inference service.
+
+    Raises the service's errors, or Unavailable if the service cannot be reached.
+    """
 
     def __init__(self, pools: InferencePools, timeout_s: float) -> None:
         self._pools = pools

@@ -73,13 +73,13 @@ class ContextBuilding:
         return BuiltContext(lay_out(chunks, is_fenced=policy.is_fenced), chunks, tokens, coverage, unembedded)
 
     async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str, *, is_fenced: bool) -> tuple[int, int]:
-        """Return how many chunks fit the budget, and their token count.
+        """Return the number of chunks that fit the budget, and their token count.
 
         A whole text has a few tokens more or less than the sum over its lines. The sum is therefore the first guess,
         and the second guess is one chunk more or less. After that the range is halved, so that the tokens of a whole
         text are counted only a few times.
         """
-        max_lines = min(len(chunks), budget)  # a line has at least one token
+        max_lines = min(len(chunks), budget)  # A line has at least one token.
         lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:max_lines], 1)]
         sums = list(accumulate(await self._counter.count(model, lines)))
         guess = max(1, sum(total <= budget for total in sums))

@@ -18,7 +18,7 @@ from services.context.ports import EmbeddingStore, UnembeddedChunks
 
 CHUNKS_AT_ONCE = 32
 MAX_PAUSE_S = 60.0
-SET_ASIDE_S = 3600  # pause before chunks that cannot be embedded are tried again
+SET_ASIDE_S = 3600  # Pause, in seconds, before chunks that cannot be embedded are tried again.
 
 
 log = get_logger(__name__)
@@ -91,7 +91,7 @@ class BackgroundEmbedding:
             return None
 
     async def _embed_claimed(self, waiting: UnembeddedChunks) -> None:
-        """Embed chunks. Raises the refusal of the model if it accepted none of them."""
+        """Embed chunks. Raises the model's error if the model accepted no chunk."""
         try:
             refusal = await self._embed_acceptable(waiting)
         except BaseException:
@@ -105,11 +105,11 @@ class BackgroundEmbedding:
     async def _embed_acceptable(self, waiting: UnembeddedChunks) -> PaganticError | None:
         """Embed the chunks that the model accepts, and set the rejected chunks aside.
 
-        If a batch is rejected, each half is tried. Returns the refusal of the model if it accepted no chunk.
+        If a batch is rejected, each half is tried. Returns the model's error if the model accepted no chunk.
         """
         try:
             await self._embed(waiting)
-        except PreconditionFailed as error:  # the model is not to blame for vectors that do not fit the collection
+        except PreconditionFailed as error:  # The model is not to blame for vectors that do not fit the collection.
             await self._set_aside(waiting, error)
         except (Internal, InvalidRequest) as error:
             if error.code is ErrorCode.CONFIG_NO_ENGINE:

@@ -55,7 +55,7 @@ class Expanding:
         return _Window(one, start, end, around[0])
 
 
-_SECTION_REACH = 40  # chunks on each side that are examined for the section
+_SECTION_REACH = 40  # Number of chunks on each side that are examined for the section.
 
 
 def _section_of(one: StoredChunk, around: Sequence[StoredChunk], neighbours: int) -> list[StoredChunk]:

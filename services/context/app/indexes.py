@@ -1,4 +1,4 @@
-"""The indexes of collections, which are cached in memory, updated by changes and dropped when memory is short."""
+"""Caches the indexes of collections in memory, updates them by changes, and drops them when memory is short."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from services.context.core.document import CollectionKey
 from services.context.core.search.collection_index import CollectionIndex, IndexChanges
 from services.context.ports import ChunkStore
 
-MIN_LIVE_RATIO = 0.5  # an index with fewer live chunks is rebuilt
-MIN_COMPACTED = 1000  # smaller indexes are not worth rebuilding
+MIN_LIVE_RATIO = 0.5  # An index with a smaller share of live chunks is rebuilt.
+MIN_COMPACTED = 1000  # Smaller indexes are not worth rebuilding.
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Indexes:
         self._opening: set[asyncio.Task[CollectionIndex]] = set()
 
     async def open(self, key: CollectionKey) -> CollectionIndex:
-        """Return the up-to-date index of the collection. Raises NotFound."""
+        """Return the up-to-date index of the collection. Raises NotFound if the collection does not exist."""
         # If the caller is cancelled, the update continues. No other caller may change the same index meanwhile.
         task = asyncio.create_task(self._open(key))
         self._opening.add(task)
@@ -49,7 +49,7 @@ class Indexes:
     def _opened(self, task: asyncio.Task[CollectionIndex]) -> None:
         self._opening.discard(task)
         if not task.cancelled():
-            task.exception()  # marks the error as retrieved if the caller is gone
+            task.exception()  # This marks the error as retrieved if the caller was cancelled.
 
     async def _open(self, key: CollectionKey) -> CollectionIndex:
         turns = self._turns.setdefault(key, _Turns())
@@ -78,7 +78,7 @@ class Indexes:
         try:
             index = await asyncio.to_thread(index.apply, changes)
         except BaseException:
-            self._kept.pop(key, None)  # the index may contain only half of the changes
+            self._kept.pop(key, None)  # The index may contain only a part of the changes.
             raise
         if len(index.alive) < MIN_COMPACTED or index.live_count >= MIN_LIVE_RATIO * len(index.alive):
             return index
@@ -88,7 +88,7 @@ class Indexes:
         return await self._start(key, await self._store.read_whole(key))
 
     async def _start(self, key: CollectionKey, changes: IndexChanges) -> CollectionIndex:
-        self._kept.pop(key, None)  # frees the old index before the new index is built
+        self._kept.pop(key, None)  # This frees the old index before the new index is built.
         return await asyncio.to_thread(CollectionIndex(changes.options).apply, changes)
 
     def _drop_old(self) -> None:

@@ -77,7 +77,7 @@ class Library:
         return await self._store.list_collections(tenant)
 
     async def find_collection(self, key: CollectionKey) -> Collection | None:
-        """Return a collection; None for an unknown name."""
+        """Return a collection, or None if the name is unknown."""
         check_collection_name("collection", key.name)
         return await self._store.find_collection(key)
 

@@ -20,7 +20,7 @@ from services.context.core.searching import Hit, Query, find_best
 from services.context.ports import ChunkStore, StoredChunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 512  # The id, the numbers and the field names of a chunk take at most this.
+CHUNK_OVERHEAD_BYTES: Final = 512  # The id, the numbers and the field names of a chunk take at most this many bytes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Retrieval:
             stored_chunk.id: stored_chunk
             for stored_chunk in await self._chunks.read_chunks([hit.chunk_id for hit in hits])
         }
-        # A chunk may have been deleted since the index was read.
+        # A chunk may have been deleted since the index was read. Such chunks are left out.
         chunks: list[StoredChunk] = [
             replace(stored_chunk, chunk=replace(stored_chunk.chunk, score=hit.score, score_kind=score_kind))
             for hit in hits

@@ -23,7 +23,7 @@ from services.context.ports import ChunkStore, DerivedChunk, StoredDocument
 MAX_DIFFERENCES = 100
 DEFAULT_SAMPLE = 32
 MAX_SAMPLE = 1000
-MIN_COSINE = 0.99  # between a stored and a new embedding of one text; batches round differently
+MIN_COSINE = 0.99  # Least cosine between a stored and a new embedding of one text. Batches round differently.
 
 
 @dataclass(slots=True)
@@ -62,9 +62,10 @@ class Verification:
         self._embedder = embedder
 
     async def verify(self, key: CollectionKey, embedding_sample: int) -> VerificationReport:
-        """Compare every chunk with its document, and a sample of embeddings with new embeddings. Raises NotFound.
+        """Compare every chunk with its document, and a sample of embeddings with new embeddings.
 
-        A sample of 0 means 32 embeddings, and a sample of -1 means no embeddings.
+        A sample of 0 means 32 embeddings, and a sample of -1 means no embeddings. Raises NotFound if the collection
+        does not exist.
         """
         check_collection_name("collection", key.name)
         if not -1 <= embedding_sample <= MAX_SAMPLE:

@@ -1,4 +1,4 @@
-"""Token counts of words. The tokenizer of the embedding model counts each word once."""
+"""Counts the tokens of words. The tokenizer of the embedding model counts each word once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from services.context.core.splitting import countable_words
 from services.context.ports import TokenCounter
 
-MAX_KNOWN_WORDS = 200_000  # each model's limit
+MAX_KNOWN_WORDS = 200_000  # The limit applies to each model.
 WORDS_AT_ONCE = 4000
 MAX_MODELS = 8
 ESTIMATED_TOKEN_CHARS = 4

@@ -1,4 +1,4 @@
-"""Documents and collections, and the checks on them."""
+"""Defines documents and collections, and checks them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
-NUL = "\0"  # PostgreSQL cannot store a text that contains this character.
+NUL = "\0"  # PostgreSQL cannot store text that contains this character.
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to store. `source` names the document within its collection."""
+    """Text to store. `source` names the document within its collection."""
 
     source: str
     content: str
@@ -123,7 +123,7 @@ def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None
         sources.add(document.source)
         _check_content(f"{where}.content", document.content, bounds)
         metadata = parse_metadata(where, document.metadata_json)
-        parse_metadata(where, dump_json(metadata))  # rerankers serialize it again: 1e9 becomes 1000000000.0
+        parse_metadata(where, dump_json(metadata))  # Rerankers serialize it again: 1e9 becomes 1000000000.0.
 
 
 def _check_content(field: str, content: str, bounds: IngestBounds) -> None:

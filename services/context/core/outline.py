@@ -1,4 +1,4 @@
-"""The pages and sections of a document by the offsets at which they start in its text."""
+"""Records the offsets at which the pages and sections of a document start in its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieval policies: the collection, the scores, and the limits of a search."""
+"""Defines retrieval policies: the collection, the scores, and the limits of a search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
 DEFAULT_VECTOR_WEIGHT = 0.6
-DEFAULT_SMOOTHING = 0.5  # for HYBRID
+DEFAULT_SMOOTHING = 0.5  # Applies to the retriever HYBRID.
 MAX_MORE_QUERIES = 8
 
 

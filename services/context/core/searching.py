@@ -27,7 +27,7 @@ from services.context.core.search.metadata_filter import compile_filter
 from services.context.core.search.terms import TermIds
 from services.context.core.search.vector_index import NO_VECTOR, Vector
 
-MIN_DEPTH: Final = 400  # minimum number of chunks from each leg of a fusion
+MIN_DEPTH: Final = 400  # Minimum number of chunks from each ranking that a fusion combines.
 DIVERSIFIED: Final = 4  # number of candidates for each chunk of a diverse selection
 
 

@@ -12,8 +12,8 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from services.context.core.document import Document
 
 BLOCK_CHARS: Final = 20_000
-MAX_WORD_CHARS: Final = 40  # longer words are not counted by the model: one token per character suffices
-# A CJK character is a word by itself, because nothing separates words there.
+MAX_WORD_CHARS: Final = 40  # The model does not count longer words: one token per character suffices.
+# A CJK character is a word by itself, because CJK text does not separate words.
 _WORD: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]|\w+|[^\w\s]")
 
 
@@ -52,7 +52,7 @@ def count_tokens(text: str, token_counts: Mapping[str, int]) -> int:
 
 
 def split(document: Document, splitting: Splitting, token_counts: Mapping[str, int]) -> list[Piece]:
-    """Return the pieces in order. They are stripped, not blank, and within the maximum token count.
+    """Split a document into pieces in order. Pieces are stripped, not blank, and within the maximum token count.
 
     A character with more tokens than the maximum becomes a separate piece.
     """
@@ -82,7 +82,7 @@ def uncovered(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, in
 
 
 def _piece_of(document: Document, start: int, part: str) -> Piece:
-    start += len(part) - len(part.lstrip())  # the splitter leaves some white space
+    start += len(part) - len(part.lstrip())  # The splitter leaves some white space.
     outline = document.outline
     return Piece(start, start + len(part.strip()), outline.page_at(start), outline.heading_at(start))
 

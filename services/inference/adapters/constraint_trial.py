@@ -42,7 +42,7 @@ _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a trial: the text of the constraint for the engine, and its memory."""
+    """The result of a trial: the constraint's text in the engine's form, and the memory that the constraint needs."""
 
     engine_text: str
     memory_bytes: int
@@ -73,7 +73,7 @@ def try_constraint(kind: ConstraintKind, text: str) -> Trial:
 
 
 def refusal(kind: ConstraintKind, error: GrammarError) -> InvalidRequest:
-    """Return the error that the caller gets for a constraint that cannot be built."""
+    """Return the error to raise for a constraint that cannot be built."""
     if isinstance(error, GrammarTooComplexError):
         return InvalidRequest(
             f"the {kind} is too complex for the decoder: {error}", code=ErrorCode.CONSTRAINT_TOO_COMPLEX

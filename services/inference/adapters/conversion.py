@@ -82,7 +82,8 @@ def converted_model(conversion: Conversion | None = None) -> Path:
     """Return the path of the embedding model's GGUF file in the cache.
 
     Converts the weights if the file is missing or damaged. Several processes may do this at once. Raises
-    PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or differ, or if the cache cannot be written.
+    PreconditionFailed (CONFIG_NO_ENGINE) if the weights are missing or have another hash, or if the cache cannot be
+    written.
     """
     chosen = conversion or fastest_conversion()
     folder = cache_folder() / "models"
@@ -146,9 +147,9 @@ def _check(digest: str, conversion: Conversion) -> None:
 def eight_bit_file(path: Path) -> Path:
     """Return the path of the cached file of the same model with 8-bit weights.
 
-    Converts the weights if the file is missing. It has the same name in another folder. If several processes need the
-    file, one process converts the weights and the other processes wait. Raises PreconditionFailed (CONFIG_NO_ENGINE) if
-    llama.cpp cannot convert the file or the cache cannot be written.
+    Converts the weights if the file is missing. The cached file has the same name as `path`, but is in another folder.
+    If several processes need the file, one process converts the weights and the other processes wait. Raises
+    PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp cannot convert the file or the cache cannot be written.
     """
     folder = cache_folder() / "models" / _eight_bit_key(path)
     made = folder / path.name

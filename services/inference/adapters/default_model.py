@@ -1,4 +1,4 @@
-"""The bundled model files, which are installed as Python packages without code."""
+"""Finds the bundled model files, which are distributed as Python packages without code, and checks their hashes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BundledFile:
     def find(self, *, otherwise: str) -> Path:
         """Return the path of the file after checking its hash.
 
-        Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is missing or differs. The error message names
+        Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is missing or has another hash. The error message names
         `otherwise` as an alternative to installing the package.
         """
         hint = f"install it with `make setup`, or {otherwise}"
@@ -49,5 +49,8 @@ class BundledFile:
 
 
 def find_default_model() -> Path:
-    """Return the path of SmolLM2-135M-Instruct Q4_1. Raises PreconditionFailed if the file is missing or differs."""
+    """Return the path of SmolLM2-135M-Instruct Q4_1.
+
+    Raises PreconditionFailed if the file is missing or has another hash.
+    """
     return BundledFile(PACKAGE, ".gguf", SHA256).find(otherwise="set PAGANTIC_INFERENCE_MODEL_PATH to a GGUF file")

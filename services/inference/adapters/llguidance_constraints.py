@@ -1,4 +1,4 @@
-"""ConstraintCompiler over llguidance: token masks for JSON Schema, GBNF and regular expressions."""
+"""Implements ConstraintCompiler with llguidance: computes token masks for JSON Schema, GBNF and regular expressions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from services.inference.core.generation import Constraint, ConstraintKind
 
 GROWTH_BYTES = 8 * 1024 * 1024  # expected growth of a lexer in use
 TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters, measured on English prose
-# The engine's limits bound that growth. Both bounds were measured, with and without a pattern.
+# The engine's limits bound the growth of a lexer that counts characters. These bounds were measured with and without a
+# pattern.
 MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
 WORN_TOKENS = 1024  # once a lexer has accepted this many tokens, the next request gets a new lexer

@@ -1,4 +1,4 @@
-"""The machine's cores and memory, and its load by other processes."""
+"""Measures the machine's cores and memory, and the load that other processes cause."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cpu_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuClock:
-    """A reading of two processor times: of all processes on this process's processors, and of this process."""
+    """A reading of the processor time used by all processes on this process's processors, and by this process."""
 
     at_s: float
     all_s: float

@@ -65,9 +65,9 @@ def _check_projector(info: ModelInfo, projector: Path) -> None:
 
 
 def check_digest(path: Path, *, alias: str, sha256: str) -> None:
-    """Raise PreconditionFailed (CONFIG_NO_ENGINE) unless the file has this SHA-256, in hexadecimal.
+    """Raise PreconditionFailed (CONFIG_NO_ENGINE) unless the file's SHA-256, in hexadecimal, is `sha256`.
 
-    Call this before the engine reads the file: a file that was replaced may attack the engine's parser.
+    Call this before the engine reads the file: a file that was replaced could attack the engine's parser.
     """
     if _PART.search(path.name):
         raise PreconditionFailed(
@@ -126,7 +126,7 @@ class _GgufParams(ctypes.Structure):
 
 
 def _check_head(path: Path, alias: str) -> None:
-    """Raise PreconditionFailed if the file has no classification head. The engine itself would not fail."""
+    """Raise PreconditionFailed if the file has no classification head, which the engine itself would not report."""
     if _PART.search(path.name):
         return  # another part of the model may have the head
     libggml.gguf_init_from_file.restype = ctypes.c_void_p

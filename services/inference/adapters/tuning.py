@@ -106,7 +106,7 @@ class TuningFile:
     def save(self, tuning: Tuning | None) -> str:
         """Store a tuning, or None if the machine has no tuning.
 
-        Returns a description of the problem, or an empty string.
+        Returns a description of the problem if storing fails, or an empty string.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,14 +120,17 @@ class TuningFile:
 
 
 class ChildProber:
-    """A Prober that measures rounds in a child process while its generator is read."""
+    """A Prober that measures rounds in a child process, which runs only while the generator of rounds is read."""
 
     def __init__(self, machine: Machine, use_extra_bufts: Callable[[], bool]) -> None:
         self._machine = machine
         self._use_extra_bufts = use_extra_bufts
 
     async def why_not(self) -> str:
-        """Return the reason that measuring is not possible now: too little memory or a busy machine."""
+        """Return the reason that measuring is not possible now, or an empty string if it is possible.
+
+        Measuring is impossible if there is too little memory or the machine is busy.
+        """
         needed = int(self._machine.model_path.stat().st_size * WEIGHTS_FACTOR) + PROBE_BYTES
         if (free := free_memory_bytes()) < needed:
             return f"{free // 2**20} MiB of memory are free, measuring takes {needed // 2**20} MiB"
@@ -155,9 +158,9 @@ class ChildProber:
 
 
 async def check_engine(machine: Machine) -> bool:
-    """Return whether the engine can decode here with its extra buffer types; False means that it must not use them.
+    """Return whether the engine can use its extra buffer types here. Otherwise, it must run without them.
 
-    Raises PreconditionFailed if the engine process dies both with and without them.
+    Raises PreconditionFailed if the engine process dies both with and without these types.
     """
     code = await _check(machine, use_extra_bufts=True)
     if code >= 0:  # the engine did not die; the service itself reports a model that does not load

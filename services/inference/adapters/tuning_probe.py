@@ -1,7 +1,7 @@
 """Measures ways to run a model and prints a JSON object for each round, or only tries the engine on this CPU.
 
-This module runs in a separate process. A request can kill that process, and a build that this CPU cannot run crashes
-only that process.
+This module runs in a separate process. The service ends that process when a request arrives, and a build that this CPU
+cannot run crashes only that process.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Bench:
         return self._step_ms(threads, SEQUENCES, SHORT_TOKENS)
 
     def _long_ms(self, threads: int) -> tuple[float, float]:
-        """Return the milliseconds of a step of 8 sequences that share a long prompt, and of a step of one sequence."""
+        """Return the times, in milliseconds, of a step of 8 sequences with a shared long prompt and of a step of 1."""
         self._clear()
         self._engine.unpark(_KEY, 0, self._long_tokens)
         alone_ms = self._step_ms(threads, 1, self._long_tokens)
@@ -85,13 +85,13 @@ class _Bench:
         return self._step_ms(threads, SEQUENCES, self._long_tokens), alone_ms
 
     def _prompt_ms(self) -> float:
-        """Return the milliseconds of a step that continues the long prompt in the first sequence."""
+        """Return the time, in milliseconds, of a step that continues the long prompt in the first sequence."""
         started_s = time.perf_counter()
         self._engine.decode([Slice(0, [1] * CHECKED_TOKENS, self._long_tokens, 1)])
         return (time.perf_counter() - started_s) * _MS
 
     def rate(self, threads: int, size: int) -> float:
-        """Return the speed of a prompt's step of this size in tokens per second."""
+        """Return the speed, in tokens per second, of a step that processes `size` tokens of a prompt."""
         self._clear()
         self._engine.set_threads(threads)
         started_s = time.perf_counter()
@@ -119,7 +119,7 @@ class _Bench:
 def measure(
     path: Path, options: EngineOptions, *, threads: tuple[int, ...], sizes: tuple[int, ...], long_tokens: int
 ) -> None:
-    """Measure rounds and print each one. The first of `threads` is the baseline for the other thread counts."""
+    """Measure rounds, and print each round. The first of `threads` is the baseline for the other thread counts."""
     options = replace(
         options,
         threads=threads[0],
@@ -155,7 +155,7 @@ def _round(benches: Mapping[bool, _Bench], threads: tuple[int, ...], sizes: tupl
 
 
 def check(path: Path, options: EngineOptions) -> None:
-    """Decode one batch. This process dies here if the build does not fit this CPU."""
+    """Decode one batch, which kills this process if the build does not fit this CPU."""
     info = describe_model(path, alias="probe", context_tokens=CHECKED_TOKENS)
     if kind := embedder_kind(info):
         embedder = kind(path, info, EmbedderOptions.like(options))

@@ -176,10 +176,10 @@ class AnswerStream:
         self._has_pending.set()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events until the request ends; pending deltas of a candidate become one delta.
+        """Yield the events until the request ends. Joins the pending deltas of a candidate to one delta.
 
         Raises Cancelled, DeadlineExceeded, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE). Raises
-        InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up the constraint, and Unavailable
+        InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up on the constraint, and Unavailable
         (INFERENCE_MODEL_UNAVAILABLE) if the engine breaks. Raises RuntimeError if any other error occurs while this
         request is decoded.
         """

@@ -65,7 +65,7 @@ class DraftEngine:
         return self._limits.max_parked_bytes
 
     def draft(self, plan: Plan) -> Plan:
-        """Return the plan with the granted drafts."""
+        """Run the draft model, and return the plan with its drafts. After a failure, the plan has no new drafts."""
         if self.model.is_off:
             return plan
         try:

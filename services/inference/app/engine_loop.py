@@ -118,7 +118,7 @@ class EngineLoop:
 
     @property
     def root(self) -> bytes:
-        """The root for the names of the engine's blocks, or empty bytes if no blocks are stored."""
+        """The root from which the names of the engine's blocks are derived, or empty bytes if no blocks are stored."""
         return self.scheduler.saving.root
 
     @property
@@ -146,12 +146,12 @@ class EngineLoop:
         return is_adopted
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return the callers' keys of cached prompt prefixes. Checks at most `reviewed` prompts again."""
+        """Return the callers' keys for cached prompt prefixes. Rechecks at most `reviewed` prompts."""
         with self._changed:
             return self.scheduler.cached_keys(reviewed)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and the cached and parked tokens of all owners."""
+        """Return the number that identifies a tenant's tokens, and the cached and parked tokens of all owners."""
         with self._changed:
             return self.scheduler.cached_runs(tenant)
 

@@ -1,4 +1,4 @@
-"""The use case behind Infer: prepare a request, submit it to the engine's loop, and stream its events."""
+"""Implements Infer: prepares a request, submits it to the engine's loop, and streams its events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REVIEWED = 16
 
 
 class Generation:
-    """A Workload that serves Infer with one model, which it owns."""
+    """A Workload that owns one model and serves Infer with it."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Generation:
         return inference_id in self._running
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Cancel candidates of an inference that runs here. Raises InvalidRequest for an index without a candidate."""
+        """Cancel candidates of an inference that runs here. Raises InvalidRequest if an index has no candidate."""
         number, count = self._running[inference_id]
         if wrong := [index for index in indexes if not 0 <= index < count]:
             raise InvalidRequest(f"candidate {wrong[0]} does not exist: this inference has {count}")
@@ -132,7 +132,7 @@ class Generation:
     async def ending_tokens(
         self, prompt: ChatPrompt | str, endings: Sequence[str]
     ) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt up to its endings, and for each ending the tokens from there on."""
+        """Return the tokens before a prompt's endings, and for each ending the tokens from the ending onwards."""
         self._check_size(prompt)
         self.preparation.check_text("an ending of the prompt", max(endings, key=len))
         return await self.preparation.run(self._requests.tokenize_endings, prompt, endings)

@@ -1,4 +1,4 @@
-"""The models of this service by alias. A model is loaded at its first use and unloaded when memory is short.
+"""Manages the service's models by alias: loads each at its first use, and unloads models when memory is short.
 
 Invariants:
     1. A model with users is never unloaded, except by `close`.
@@ -103,7 +103,7 @@ class ServedModel:
         return self._work_of(PairScoring, "is no cross-encoder")
 
     async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
-        """Return the token counts of the texts, and of the rendered conversation or 0 if `chat` is None."""
+        """Return the token count of each text, and that of the rendered conversation, or 0 if `chat` is None."""
         counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
@@ -140,7 +140,7 @@ class _Entry:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that the model occupies now."""
+        """The number of bytes that the model occupies in memory now."""
         if self.loading is None:
             return 0
         return self.spec.memory_bytes
@@ -210,7 +210,7 @@ class Models:
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
         """Cancel candidates of a running inference. Its other candidates continue.
 
-        Raises NotFound if no loaded model runs the inference, and InvalidRequest for an unknown candidate.
+        Raises NotFound if no loaded model runs the inference, and InvalidRequest if a candidate does not exist.
         """
         for served in self.loaded:
             workload = served.workload
@@ -248,7 +248,7 @@ class Models:
     async def use(self, alias: str) -> AsyncIterator[ServedModel]:
         """Keep a model in memory inside the block, loading it first if necessary.
 
-        An empty `alias` selects the default model. Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias,
+        An empty `alias` selects the default model. Raises InvalidRequest (CONFIG_NO_ENGINE) if the alias is unknown,
         Overloaded (INFERENCE_OVERLOADED) if no other model can be unloaded to make room, and the errors of loading.
         """
         entry = self._entry(alias)
@@ -266,8 +266,8 @@ class Models:
     async def unload(self, alias: str) -> bool:
         """Unload a model, and return whether it was loaded. The next use of the model loads it again.
 
-        An empty `alias` selects the default model. Raises InvalidRequest (CONFIG_NO_ENGINE) for an unknown alias, and
-        Aborted while requests use the model.
+        An empty `alias` selects the default model. Raises InvalidRequest (CONFIG_NO_ENGINE) if the alias is unknown,
+        and Aborted while requests use the model.
         """
         entry = self._entry(alias)
         async with self._changing:

@@ -206,7 +206,7 @@ class PooledWork:
         self.embedder.close()
 
     def _check(self, texts: Sequence[str]) -> None:
-        """Raise InvalidRequest for no texts or more than 256 texts, and Overloaded if the queue is full."""
+        """Raise InvalidRequest unless there are 1 to 256 texts, and Overloaded if the queue is full."""
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")
         self._loop.check_capacity()
@@ -224,14 +224,14 @@ class PooledWork:
 
 
 class Embedding(PooledWork):
-    """A Workload that serves Embed with one model, which it owns."""
+    """A Workload that owns one model and serves Embed with it."""
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
         """Return one vector of unit length per text, in order, and the usage.
 
-        Raises InvalidRequest for no texts, for more than 256 texts, and for a text without tokens. Raises
-        InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) for a text longer than the model's window, and Overloaded
-        (INFERENCE_OVERLOADED) if the queue is full.
+        Raises InvalidRequest unless there are 1 to 256 texts and each text has tokens. Raises InvalidRequest
+        (INFERENCE_CONTEXT_EXCEEDED) if a text is longer than the model's window, and Overloaded (INFERENCE_OVERLOADED)
+        if the queue is full.
         """
         self._check(texts)
         for position, text in enumerate(texts):
@@ -258,7 +258,7 @@ class Embedding(PooledWork):
 
 
 class PairScoring(PooledWork):
-    """A Workload that serves ScorePairs with one cross-encoder, which it owns.
+    """A Workload that owns one cross-encoder and serves ScorePairs with it.
 
     The cross-encoder reads the query together with each text.
     """
@@ -270,9 +270,9 @@ class PairScoring(PooledWork):
     async def score_pairs(self, query: str, texts: Sequence[str]) -> tuple[list[float], TokenUsage]:
         """Return the score of each text for the query, in order, and the usage.
 
-        Raises InvalidRequest for no texts, for more than 256 texts, and for an empty query. Raises InvalidRequest
-        (INFERENCE_CONTEXT_EXCEEDED) for a query longer than half of the window, and Overloaded (INFERENCE_OVERLOADED)
-        if the queue is full.
+        Raises InvalidRequest unless there are 1 to 256 texts and the query has text. Raises InvalidRequest
+        (INFERENCE_CONTEXT_EXCEEDED) if the query is longer than half of the window, and Overloaded
+        (INFERENCE_OVERLOADED) if the queue is full.
         """
         self._check(texts)
         if not query.strip():
@@ -285,7 +285,7 @@ class PairScoring(PooledWork):
         layout, window = self._layout, self.embedder.model.context_window
         query_tokens = self._tokens(layout.query_lead + query)
         layout.check_query(query_tokens, window)
-        # The window cannot hold more characters. Cutting the text limits the time of the tokenization.
+        # Text beyond this length cannot fit into the window. Cutting the text limits the time that tokenization takes.
         longest = window * self.embedder.longest_token_bytes
         cut_texts = ((layout.text_lead + text)[:longest] for text in texts)
         return [layout.join(query_tokens, self._tokens(text), window) for text in cut_texts]

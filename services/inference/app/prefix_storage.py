@@ -44,7 +44,7 @@ REST_S = 30.0  # pause of reads after a slow read
 
 @dataclass(slots=True)
 class StorageCounts:
-    """Numbers of tokens and blocks since the service started."""
+    """The numbers of tokens read, tokens written and blocks dropped since the service started."""
 
     read_tokens: int = 0
     written_tokens: int = 0
@@ -55,7 +55,7 @@ class BlockStorage:
     """Writes blocks in the background, and reads blocks for one request at a time.
 
     Attributes:
-        counts: The counts since the service started.
+        counts: The tokens read, tokens written and blocks dropped since the service started.
     """
 
     def __init__(self, store: PrefixStore, *, max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
@@ -74,9 +74,9 @@ class BlockStorage:
 
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[bool]:
-        """Wait until this prompt may read, and yield True. Yields False at once if too many prompts wait.
+        """Wait until this prompt may read from the store, and yield True.
 
-        `name` is the name of the prompt's last block.
+        Yields False at once if too many prompts wait. `name` is the name of the prompt's last block.
         """
         if name not in self._waiting and len(self._waiting) >= MAX_WAITING:
             yield False
@@ -100,7 +100,7 @@ class BlockStorage:
         with self._lock:
             if cells is not None:
                 self._last_block_bytes = cells.size
-            # The engine returns no bytes for cells that it cannot copy.
+            # An empty copy means that the engine could not copy the cells.
             if cells is None or not 0 < cells.size <= self._max_queued_bytes - self._queued_bytes:
                 self.counts.dropped_blocks += 1
                 return False
@@ -196,7 +196,7 @@ class Submission:
 
     @property
     def _max_blocks(self) -> int:
-        """The maximum number of blocks in host memory. The size of a cell may change with the tuning."""
+        """The maximum number of blocks in host memory, which may change because a cell's size depends on the tuning."""
         return self.loop.max_parked_tokens // BLOCK_TOKENS
 
     async def submit(self, request: DecodeRequest, deliver: Deliver) -> int:

@@ -65,7 +65,7 @@ class ImagePreparation:
     async def encode(self, images: Sequence[Image], *, only_counts: bool = False) -> list[EncodedImage]:
         """Return the encoded images, in order. With `only_counts`, they have no embeddings.
 
-        Raises InvalidRequest for an unreadable image, and Overloaded if too many images wait.
+        Raises InvalidRequest if an image is unreadable, and Overloaded if too many images wait.
         """
         return [await self._get(image, only_counts=only_counts) for image in images]
 
@@ -188,7 +188,7 @@ class Preparation:
     async def encode_images(self, prompt: Prompt, *, only_counts: bool = False) -> Sequence[EncodedImage]:
         """Return the encoded images of a prompt's messages, in order. With `only_counts`, they have no embeddings.
 
-        Raises InvalidRequest for an unreadable image, Overloaded if too many images wait, and Unavailable while the
+        Raises InvalidRequest if an image is unreadable, Overloaded if too many images wait, and Unavailable while the
         model is being closed.
         """
         if self._images is None or not isinstance(prompt, ChatPrompt):

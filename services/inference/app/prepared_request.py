@@ -115,7 +115,7 @@ class PromptTokenizer:
         return PromptTokens(tokens, form, tuple(spans))
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt up to its endings, and for each ending the tokens from there on.
+        """Return the tokens before a prompt's endings, and for each ending the tokens from the ending onwards.
 
         A conversation is rendered once, and each ending is appended to its last message. Raises InvalidRequest if the
         template rejects the conversation or omits its last message.
@@ -210,7 +210,7 @@ class RequestPreparer:
         return self._prompts.tokenize(prompt, images=images).tokens
 
     def tokenize_endings(self, prompt: ChatPrompt | str, endings: Sequence[str]) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of a prompt up to its endings, and for each ending the tokens from there on."""
+        """Return the tokens before a prompt's endings, and for each ending the tokens from the ending onwards."""
         return self._prompts.tokenize_endings(prompt, endings)
 
     def shared_length(self, tokens: Sequence[int]) -> int:

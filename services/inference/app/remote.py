@@ -1,4 +1,4 @@
-"""Infer and Embed over models of other engines, with bounded concurrency, deadlines and estimated token counts."""
+"""Serves Infer and Embed with other engines, with bounded concurrency, deadlines and estimated token counts."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class EstimatingPreparation:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
-    """The bounds of an engine's use: concurrent and waiting calls, and seconds of silence."""
+    """The limits on the use of an engine: concurrent calls, waiting calls, and seconds of silence."""
 
     max_concurrent: int
     queue_capacity: int
@@ -165,7 +165,7 @@ class RemoteLimits:
 
 
 class RemoteGeneration:
-    """A TextWorkload over another engine, which owns its connections.
+    """A TextWorkload that another engine serves. It owns the connections to that engine.
 
     An unreachable engine does not break the workload: each call fails separately.
     """
@@ -223,8 +223,8 @@ class RemoteGeneration:
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
         """Cancel candidates of an inference that runs here.
 
-        Raises InvalidRequest for a candidate that the inference does not have. Each cancelled candidate ends with the
-        engine's next chunk. The engine still computes the candidate while other candidates run.
+        Raises InvalidRequest if the inference has no such candidate. Each cancelled candidate ends with the engine's
+        next chunk. The engine still computes the candidate while other candidates run.
         """
         answers, count = self._running[inference_id]
         if wrong := [index for index in indexes if not 0 <= index < count]:
@@ -310,7 +310,7 @@ def _new_call_id() -> str:
 
 
 class RemoteEmbedding:
-    """An EmbeddingWorkload over another engine, which owns its connections."""
+    """An EmbeddingWorkload that another engine serves. It owns the connections to that engine."""
 
     broken_because = ""
 
@@ -341,7 +341,7 @@ class RemoteEmbedding:
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
         """Return one vector of unit length per text, in order, and the usage.
 
-        Raises InvalidRequest for no texts or more than 256 texts, and the errors of the engine.
+        Raises InvalidRequest unless there are 1 to 256 texts. Also raises the engine's errors.
         """
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"{len(texts)} texts: there must be 1 to {MAX_TEXTS}")

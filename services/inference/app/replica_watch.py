@@ -1,4 +1,4 @@
-"""Watches the running models, for callers that choose among replicas and to detect a model whose thread is stuck."""
+"""Reports the load and cache of running models to callers that choose among replicas, and detects a stuck model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
 
 class ReplicaWatch:
-    """Serves all watchers of this replica, which share each look into the cache."""
+    """Serves all watchers of this replica, which share each reading of the cache."""
 
     def __init__(self, models: Models, clock: Clock) -> None:
         self._models = models

@@ -1,4 +1,4 @@
-"""Infer over the models of a route: the first model with output answers, and the other models are cancelled."""
+"""Serves Infer with the models of a route: the first model with output answers, and the other models are cancelled."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ class _Entrant:
 
 
 class Route:
-    """A TextWorkload over several models of this service.
+    """A TextWorkload that lets several models of this service race for each request.
 
     Args:
         name: The alias of the route.
         aliases: The aliases of the route's models, in the order in which they start.
-        hedge_after_s: The seconds of silence after which the next model also starts. With None, it starts only after a
-            failure.
+        hedge_after_s: The seconds of silence after which the next model also starts. If None, the next model starts
+            only after a failure.
         use: Opens a model by its alias.
         clock: The clock for the race.
     """
@@ -124,7 +124,7 @@ class Route:
         """Do nothing, because the service closes the route's models."""
 
     async def count_chat(self, prompt: ChatPrompt) -> int:
-        """Return the estimated tokens of a conversation."""
+        """Return the estimated token count of a conversation."""
         return estimate_prompt(prompt)
 
     def runs(self, inference_id: str) -> bool:  # noqa: ARG002 - the answering model has the inference
@@ -171,7 +171,10 @@ class Route:
         raise _reason_of([entrant.failure for entrant in entrants if entrant.failure is not None])
 
     async def _wait(self, race: Race, entrants: Sequence[_Entrant]) -> list[int]:
-        """Return the running models with output or a failure, at the latest when the next model must start."""
+        """Return the positions of the running models that have output or have failed.
+
+        Waits at most until the next model must start.
+        """
         running = sorted(race.running)
         wait_s = None
         if not math.isinf(race.next_at_s):

@@ -1,4 +1,4 @@
-"""The use case behind Score: the log-probabilities of continuations of a prompt, or of each of its endings."""
+"""Implements Score: computes the log-probabilities of continuations of a prompt, or of each of its endings."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ async def score_continuations(
 ) -> tuple[BranchScores, TokenUsage]:
     """Return the score of each continuation, in order, and the usage. The prompt is computed once for all of them.
 
-    An empty continuation has no tokens. Raises InvalidRequest for more than 64 continuations and for an empty prompt.
-    Raises InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) if a continuation does not fit into the context window.
+    The score of an empty continuation is empty. Raises InvalidRequest unless there are 1 to 64 continuations and the
+    prompt has tokens. Raises InvalidRequest (INFERENCE_CONTEXT_EXCEEDED) if a continuation does not fit into the
+    context window.
     """
     if not 1 <= len(continuations) <= MAX_CONTINUATIONS:
         raise InvalidRequest(f"{len(continuations)} continuations: there must be 1 to {MAX_CONTINUATIONS}")
@@ -64,7 +65,7 @@ async def score_branches(
 ) -> tuple[list[BranchScores], TokenUsage]:
     """Return the scores of each branch, in order, and the usage. The branches' common prefix is computed once.
 
-    Raises InvalidRequest for too many branches or continuations, and the errors of `score_continuations`.
+    Raises InvalidRequest if there are too many branches or continuations, and the errors of `score_continuations`.
     """
     _check_counts(branches)
     tokens, endings = await generation.ending_tokens(prompt, [branch.ending for branch in branches])

@@ -1,7 +1,8 @@
 """Measures in idle moments how the engine runs fastest, applies the result between requests, and stores it.
 
-Until then, the engine serves with safe defaults. A new request ends the measurement at once. Complete rounds still
-count when the measurement continues. Results from a busy machine, and results that do not repeat, are discarded.
+Until a result is applied, the engine runs with safe defaults. A new request ends the measurement at once. Complete
+rounds still count when the measurement continues. Results from a busy machine, and results that do not repeat, are
+discarded.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = get_logger(__name__)
 
 
 class TuningState(StrEnum):
-    """The source of the automatic settings."""
+    """The state of the automatic settings: defaults, being measured, or measured."""
 
     DEFAULTS = "defaults"
     MEASURING = "measuring"
@@ -108,7 +109,7 @@ class Tuner:
 
     @property
     def state(self) -> TuningState:
-        """The source of the current tuning."""
+        """Whether the current tuning is a default or measured, or is being measured."""
         if self._is_measuring:
             return TuningState.MEASURING
         if self._is_measured:
@@ -130,7 +131,7 @@ class Tuner:
         if self._prober is None:
             return
         if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
-            # A tuning that cannot be stored would be measured at every start.
+            # A tuning that cannot be stored would be measured at every start, so nothing is measured.
             self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
             log.warning("a tuning cannot be kept: the defaults stay", reason=reason)
             await self._requested.wait()
@@ -166,7 +167,7 @@ class Tuner:
         self._idle_s += self._pace.again_s
 
     async def _until_due(self) -> None:
-        """Wait until no request runs and the budget for measuring allows it."""
+        """Wait until no request runs and the budget for measuring allows another attempt."""
         while True:
             if self._in_use.is_set():
                 await asyncio.sleep(self._pace.idle_s / 10)

@@ -1,4 +1,4 @@
-"""The protocols of running models for text generation, embeddings and pairs, and the load of a model."""
+"""Defines the protocols of running models that generate text, make embeddings or score pairs, and their load."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TextWorkload(Workload, Protocol):
         """Return whether an inference runs here."""
 
     def cancel_candidates(self, inference_id: str, indexes: Sequence[int]) -> None:
-        """Cancel candidates of an inference that runs here. Raises InvalidRequest for an index without a candidate."""
+        """Cancel candidates of an inference that runs here. Raises InvalidRequest if an index has no candidate."""
 
 
 @runtime_checkable

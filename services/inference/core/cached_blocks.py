@@ -1,4 +1,4 @@
-"""The cached blocks of one owner's requests, as numbered batches of changes that can be replayed.
+"""Logs the cached blocks of one owner's requests as numbered batches of changes that can be replayed.
 
 Theory of operation. A block is BLOCK_TOKENS tokens at a multiple of that length in a sequence. The block before it is
 its parent. Blocks have numbers instead of hashes, so that two blocks never collide. `take` compares the current cache
@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The batch's share of the history's maximum size."""
+        """The size by which this batch counts towards the history's maximum size."""
         return 1 + len(self.stored) + len(self.removed)
 
 

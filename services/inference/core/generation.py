@@ -1,4 +1,4 @@
-"""The inference request, and the events of its run."""
+"""Defines an inference request and the events that an inference yields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_MAX_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Rules for picking the next token. The defaults are those of llama.cpp.
+    """Rules for picking the next token. The defaults equal llama.cpp's defaults.
 
     `given` names the fields that the caller has set.
     """
@@ -101,7 +101,7 @@ class ReasoningMode(StrEnum):
 class Reasoning:
     """Whether a model reasons, and its maximum number of reasoning tokens.
 
-    A `max_tokens` of 0 means no limit besides the request's `max_tokens`.
+    A `max_tokens` of 0 sets no limit besides the request's `max_tokens`.
     """
 
     mode: ReasoningMode = ReasoningMode.AUTO
@@ -112,9 +112,9 @@ class Reasoning:
 class InferenceRequest:
     """A prompt and how to continue it.
 
-    A `max_tokens` of 0 means 2048, or the rest of the context window if that is less. A token in `stop_tokens` ends the
-    output like the model's own end token. With `reports_tokens`, deltas include their tokens. The output begins with
-    the `said_tokens`.
+    A `max_tokens` of 0 selects 2048, or the rest of the context window if that is less. A token in `stop_tokens` ends
+    the output like the model's own end token. With `reports_tokens`, deltas include their tokens. The output begins
+    with the `said_tokens`.
     """
 
     prompt: Prompt

@@ -52,7 +52,10 @@ class PairLayout:
             )
 
     def join(self, query: Sequence[int], text: Sequence[int], window: int) -> list[int]:
-        """Return the sequence for a query and a text. The query was checked; a text that does not fit is truncated."""
+        """Return the sequence for a query and a text, which is truncated if it does not fit.
+
+        The query must have passed `check_query`.
+        """
         room = window - self.size - len(query)
         return [*self.before, *query, *self.between, *text[:room], *self.after]
 

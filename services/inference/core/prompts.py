@@ -20,7 +20,8 @@ from pagantic_common.grammar.json_schema import at_path
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
-# These characters are for private use. The guard hides them too, so that no message can contain them.
+# A mark encloses the number of a hidden text in these private-use characters. The guard hides these characters too, so
+# that no message can contain a mark.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 PLACE = "\ue002"  # marks where text is inserted after rendering
 IMAGE_MARK = "\ue003"
@@ -114,7 +115,7 @@ def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return messages for a template that does not support tools, with calls and results written as text.
 
-    A system message describes `tools`. The decoder will enforce a call of one of them.
+    A system message describes `tools`. The decoder will enforce a call of one of these tools.
     """
     rendered = [_plain_message(message) for message in messages]
     if not tools:

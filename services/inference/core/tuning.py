@@ -1,4 +1,4 @@
-"""Settings of an engine on a machine, chosen from measurements there and from its load, with the reasons.
+"""Chooses an engine's settings from measurements on the machine and from the load, and records the reasons.
 
 Theory of operation. A measurement is a series of rounds. Each round measures every candidate once, so that a
 disturbance affects all candidates. A round counts if the machine was quiet. Rounds are combined if they agree. A
@@ -93,7 +93,7 @@ def relative_time(spent_s: StepTimes, current_ms: StepTimes, other_ms: StepTimes
     Returns 1 for a short load.
 
     Args:
-        spent_s: The actual seconds of the load.
+        spent_s: The seconds that the load spent on each kind of step.
         current_ms: The measured times of a step with the current attention.
         other_ms: The measured times of a step with the other attention.
     """
@@ -163,8 +163,8 @@ class Way:
 class Tuning:
     """Settings of an engine, with the reasons and the time of the measurement.
 
-    The time is empty without measurements. `ways` has two items, measured without and with flash attention, or is empty
-    without measurements.
+    Without measurements, `measured_at` and `ways` are empty. Otherwise, `ways` has two items, measured without and with
+    flash attention.
     """
 
     threads: int
@@ -257,7 +257,7 @@ def choose(measured: Measurements, defaults: Tuning) -> Tuning:
 def follow(tuning: Tuning, spent_s: StepTimes) -> Tuning:
     """Return a measured tuning with the attention that is clearly faster for a load.
 
-    `spent_s` are the seconds of the load by kind of step.
+    `spent_s` holds the seconds that the load spent on each kind of step.
     """
     if not tuning.ways:
         return tuning
@@ -297,7 +297,7 @@ def _explained(tuning: Tuning, reasons: Mapping[str, str]) -> Tuning:
 
 
 def _choose_flash(flash_ms: Mapping[bool, tuple[float, ...]], default: bool) -> bool:
-    """Return the other value only if it is clearly faster in total and not clearly slower for any kind."""
+    """Return the default unless the other value is clearly faster in total and not clearly slower for any kind."""
     other, usual = flash_ms[not default], flash_ms[default]
     loses = any(theirs > ours * CLOSE for theirs, ours in zip(other, usual, strict=True))
     if loses or sum(other) * CLOSE >= sum(usual):
@@ -322,7 +322,10 @@ def _listed(values: Mapping[int, float], unit: str) -> str:
 
 
 class SpinRule:
-    """Follows the load of other processes: at once if it rises, and after QUIET_READINGS readings if it falls."""
+    """Decides whether threads spin long, based on the load of other processes.
+
+    The decision changes at once if the load rises, and after QUIET_READINGS readings if it falls.
+    """
 
     def __init__(self) -> None:
         self._quiet_readings = 0

@@ -1,4 +1,4 @@
-"""The running requests by their callers' ids, so that each caller can abort its own requests."""
+"""Tracks running requests by the ids that callers gave them, so that callers can abort their requests."""
 
 from __future__ import annotations
 

@@ -60,14 +60,14 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class VllmEngineServicer:
-    """Implements the RPCs of vLLM's engine over the default model. The package smg-grpc-proto documents each RPC.
+    """Implements the RPCs of vLLM's engine for the default model. The package smg-grpc-proto documents each RPC.
 
     Args:
         models: The models of this service.
         clock: The clock for the age of the service.
         tokenizer_bundle: The files of the default model's tokenizer, as `bundle_tokenizer` packs them. It is empty if
             there are no files.
-        events: The events of the cache, for callers that choose among replicas. With None, requests for events are
+        events: The events of the cache, for callers that choose among replicas. If None, requests for events are
             rejected.
     """
 

@@ -1,4 +1,4 @@
-"""The models of MODEL_PATH and MODELS, with their files and specs, and how each is loaded with the current tuning."""
+"""Describes the models of MODEL_PATH and MODELS by files and specs, and loads them with the current tuning."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class ModelLoader:
         settings: The settings of the models.
         own: The file of MODEL_PATH, or None if there is no such model.
         workers: The workers that try constraints and decode images.
-        storage_of: Returns the prefix storage of a model by the digest of its files. With None, no prefixes are stored.
-        convert: Returns the file to load for a text model in `own`, whose hash was checked. With None, `own` itself is
+        storage_of: Returns the prefix storage of a model by the digest of its files. If None, no prefixes are stored.
+        convert: Returns the file to load for a text model in `own`, whose hash was checked. If None, `own` itself is
             loaded.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The model of MODEL_PATH: its weights, its first load with a check of the engine, and its tuning."""
+"""Prepares the model of MODEL_PATH: converts its weights, checks the engine at the first load, and opens its tuner."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def own_weights(settings: InferenceSettings, own: Path) -> Path:
 
 
 async def load_default(models: Models, loader: ModelLoader, file: TuningFile, *, is_checked: bool) -> None:
-    """Load the loader's first model.
+    """Load the first model of `loader`.
 
-    With `is_checked`, a child process checks the engine on this CPU meanwhile.
+    With `is_checked`, a child process checks the engine on this CPU at the same time.
     """
     alias = loader.specs[0].info.name
     size_mb = round(loader.specs[0].memory_bytes / 1e6)

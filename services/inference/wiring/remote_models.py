@@ -1,4 +1,4 @@
-"""The models of other engines, routes over models, and the table of all models of the service.
+"""Connects the models of other engines and the routes, and builds the table of all models of the service.
 
 No import of this module loads llama.cpp.
 """

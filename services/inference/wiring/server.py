@@ -1,4 +1,4 @@
-"""The parts of the server that need no engine: registrations, metrics, and a service with only remote models.
+"""Builds the parts of the server that need no engine: registrations, metrics, and a remote-only service.
 
 No import of this module loads llama.cpp.
 """

@@ -1,4 +1,4 @@
-"""A model that generates text, with its worker processes, caches, draft model, engine loop, and request preparation."""
+"""Loads a text model with its worker processes, caches, draft model, engine loop, and request preparation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from services.inference.core.decoding.images import DecodedImage
 from services.inference.core.scheduling.batching import Limits
 from services.inference.settings import AUTO, MIB, InferenceSettings
 
-# Bounds of the trial of a constraint. The built constraint has a bound of its own.
+# These limits apply to the trial of a constraint. The built constraint has a separate limit.
 CONSTRAINT_WORKERS = 1
 MAX_CONSTRAINT_S = 1.5
 MAX_CONSTRAINT_MIB = 512
@@ -130,7 +130,7 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
     tokens of the engine's model.
     """
     path = Path(settings.draft_model_path)
-    # A draft model processes only the small steps of the main model.
+    # A draft model processes only the small steps of the main model, so it needs no larger steps for prompts.
     draft = LlamaCppEngine(path, ModelInfo("draft", options.context_tokens), replace(options, prompt_steps=1))
     try:
         shared = common_tokens(LlamaTokenizer(engine.vocab), LlamaTokenizer(draft.vocab))
@@ -142,7 +142,7 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
         ) from None
     drafts = DraftEngine(draft, vocabulary_size=shared, limits=_limits(engine, draft, settings), clock=SystemClock())
     drafts.measure()
-    release_threads()  # The engine runs on another thread.
+    release_threads()  # the engine runs on another thread, so this thread needs no pool
     log.info("draft model loaded", model=path.name, shared_tokens=shared)
     return drafts
 

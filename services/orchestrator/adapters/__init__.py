@@ -1,1 +1,1 @@
-"""gRPC clients of the other services, the journal in SQLite, and the folder of prompt templates."""
+"""Implements the ports: gRPC clients of other services, the journal in a SQL database, and the operator's files."""

@@ -62,7 +62,7 @@ class GrpcConstraint:
     async def enforce(
         self, text: str, request: Request, *, is_decoder_enforced: bool, sources: Sequence[str] = ()
     ) -> Enforcement:
-        """Run the pipeline that the request declares on a text."""
+        """Run the constraint pipeline that the request declares, with `text` as the output."""
         reply = await self._peer.call_unary(
             self._stub.Enforce,
             constraint_service_pb2.EnforceRequest(

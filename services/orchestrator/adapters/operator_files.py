@@ -1,6 +1,6 @@
 """Reads the operator's files and packages at the start: prompts, calibrations, experiments and custom steps.
 
-Files with other suffixes and hidden files are ignored in folders.
+In folders, hidden files and files with unexpected suffixes are ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Given = Annotated[str, Field(min_length=1, max_length=200)]
 class PromptFolder:
     """The templates in a folder. Raises InvalidRequest, which names the folder or file, if either is unusable.
 
-    Files with other suffixes and hidden files are ignored.
+    Only `.md` and `.txt` files that are not hidden are read.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -59,7 +59,7 @@ class PromptFolder:
                 self._add(path)
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
-        """Return the request's text, its instructions or its rendered template."""
+        """Return the request's own prompt, or the text of the template that the request names."""
         if request.prompt.template is None:
             return request.prompt.render()
         return self.render(request.prompt.template, session)
@@ -198,7 +198,7 @@ def _experiment(written: _Experiment) -> Experiment:
 
 
 class _Line(BaseModel):
-    """A straight line that maps log-odds."""
+    """A line that maps the model's log-odds to the log-odds of the probability."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -228,8 +228,8 @@ class _CalibrationFile(BaseModel):
 def read_calibrations(folder: Path | None) -> Mapping[str, LabelCalibration]:
     """Return the calibrations in a folder by name.
 
-    Files with other suffixes and hidden files are ignored. Raises InvalidRequest, which names the folder or file, if
-    either is unusable.
+    Only `.json` files that are not hidden are read. Raises InvalidRequest, which names the folder or file, if either is
+    unusable.
     """
     if folder is None:
         return {}

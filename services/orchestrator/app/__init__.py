@@ -1,1 +1,1 @@
-"""The use cases of the orchestrator."""
+"""The orchestrator's use cases: running executions, deciding on approvals, and reading the journal."""

@@ -1,4 +1,4 @@
-"""Approvals of tool calls, for which executions wait and on which callers decide."""
+"""Lets executions wait for the approval of tool calls, and lets callers decide on these calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ARGUMENTS_BYTES = 256 * 1024
 
 
 class Approvals:
-    """The calls that wait for a decision, across all orchestrators of a journal.
+    """The calls that wait for a decision, across all orchestrators that share a journal.
 
     Args:
         wait_s: How long a call waits before it is denied.
@@ -37,7 +37,8 @@ class Approvals:
     ) -> tuple[Approval, bool]:
         """Return the approval of a call, and whether it is new. A call that already waits keeps its expiry time.
 
-        `left_s` is the remaining time of the execution or step, or None for no limit. No decision is possible after it.
+        `left_s` is the remaining time of the execution or step, or None if there is no limit. No decision is possible
+        once that time has passed.
         """
         now = self._clock.now()
         wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)

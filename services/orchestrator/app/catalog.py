@@ -27,14 +27,14 @@ class CallableTool:
 
 
 class ToolCatalog:
-    """The tools of the deployment, subject to its policy."""
+    """The deployment's tools that the deployment's policy does not deny."""
 
     def __init__(self, tools: ToolsPort, policy: ToolPolicy) -> None:
         self._tools = tools
         self._policies = ToolPolicies(policy)
 
     async def list(self) -> list[CallableTool]:
-        """Return the tools by name, except for denied tools."""
+        """Return the tools that the policy does not deny, in order of name."""
         listed = [
             CallableTool(offered, self._policies.action_for(offered.definition))
             for offered in await self._tools.list_tools([])
@@ -43,20 +43,20 @@ class ToolCatalog:
 
 
 class Templates:
-    """The templates, and the conversations from which they read values."""
+    """The deployment's prompt templates, which may read values from conversations."""
 
     def __init__(self, catalog: TemplateCatalog, conversations: Conversations) -> None:
         self._catalog = catalog
         self._conversations = conversations
 
     def list(self) -> tuple[ConfiguredTemplate, ...]:
-        """Return the templates by name."""
+        """Return the templates, sorted by name."""
         return self._catalog.templates()
 
     async def render(self, template: TemplateCall, key: SessionKey) -> str:
         """Return the text of a template. A key without a session id selects no conversation.
 
-        Raises InvalidRequest if the template is unknown, a variable is wrong or an id is malformed.
+        Raises InvalidRequest if the template is unknown, a variable is missing or unknown, or an id is malformed.
         """
         require_id("template.name", template.name)
         session: Mapping[str, str] = {}

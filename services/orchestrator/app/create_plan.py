@@ -58,7 +58,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
 
 
 async def _make_plan(request: Request, environment: Environment) -> Plan:
-    """Return the plan in the request, or else make one. Records the usage of the planner's model even if it fails."""
+    """Return the request's plan, or else make a plan. The planner model's usage is recorded even if planning fails."""
     services, now = environment.services, environment.clock.now
     if request.plan is not None:
         return request.plan
@@ -84,7 +84,7 @@ class _Inference:
         self.output = InferenceOutput("", FinishReason.ERROR)
 
     def take(self, piece: InferenceDelta | InferenceOutput) -> None:
-        """Keep the whole output if the piece has it, or else the usage so far."""
+        """Store the whole output, or only the usage and the model if the piece is a delta."""
         if isinstance(piece, InferenceOutput):
             self.output = piece
         else:

@@ -37,7 +37,7 @@ _CANCELLED = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecutio
 
 
 class Executions:
-    """The executions of one orchestrator."""
+    """Runs, follows, cancels and resumes the executions of one orchestrator."""
 
     def __init__(self, environment: Environment, *, new_id: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
         self._environment = environment
@@ -76,9 +76,9 @@ class Executions:
             self.registry.check_room(account, size_bytes)
 
     async def execute(self, submission: Submission) -> Response:
-        """Run a request, or join the execution or response with the same id, and return the response.
+        """Run a request, or join the execution with the same id, and return the response.
 
-        Raises the same errors as `stream`.
+        If that execution has ended, its stored response is returned. Raises the same errors as `stream`.
         """
         execution = await self._admission.find(submission)
         with self._counted_beside(execution, submission):
@@ -154,7 +154,7 @@ class Executions:
             while (state := await self._cancel_here(key)) is None:
                 record = await self._journal.get(key)
                 if record.is_interrupted and await self._admission.resume(record, stop=_CANCELLED) is not None:
-                    continue  # resumed only to be ended
+                    continue  # resumed only so that it can be cancelled
                 if record.response is not None or end.has_passed(clock.monotonic_s()):
                     return record.state
                 if not is_asked:  # another orchestrator runs the execution

@@ -16,7 +16,7 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.telemetry.scope import current_deadline
 
-DEADLINE_SLACK_S = 0.1  # allows for the clocks of other hosts, and for gRPC's rounding
+DEADLINE_SLACK_S = 0.1  # tolerance for the clocks of other hosts, and for gRPC's rounding
 
 # The codes of error classes without a code. Any other class means that the request is invalid.
 _CODES: dict[type[PaganticError], ErrorCode] = {

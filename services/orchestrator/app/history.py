@@ -1,4 +1,4 @@
-"""Reads the journal: executions, their timelines, conversations and usage."""
+"""Reads, changes and deletes executions and conversations in the journal, and reads timelines and usage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class History:
         metadata: Mapping[str, str] = MappingProxyType({}),
         mode: Mode | None = None,
     ) -> Page[ExecutionRecord]:
-        """Return a tenant's executions, newest first, without responses. `metadata` must match if it is given."""
+        """Return a tenant's executions, newest first, without responses.
+
+        If `metadata` is given, only executions with this metadata are returned.
+        """
         check_metadata(metadata)
         return await self._journal.list_executions(
             tenant=tenant,

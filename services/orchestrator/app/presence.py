@@ -19,7 +19,7 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
-MAX_RESUMES = 3  # automatic resumes without progress; after more, the execution probably crashes its orchestrator
+MAX_RESUMES = 3  # limit on automatic resumes without progress: the execution probably crashes its orchestrator
 
 
 async def _at_once() -> None:
@@ -27,7 +27,7 @@ async def _at_once() -> None:
 
 
 class Presence:
-    """The heartbeat loop of one owner."""
+    """Sends one owner's heartbeats, interrupts dead owners' executions, and resumes unattended executions."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Presence:
         self._executions.begin_drain()
 
     async def stop(self) -> None:
-        """Stop the heartbeats and the resumes."""
+        """Stop the heartbeats and the resuming of executions."""
         tasks = [*self._tasks, *([self._resuming] if self._resuming is not None else [])]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The cost of inferences, computed from a table of prices per model."""
+"""Computes the cost of inferences from a table of prices per model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = ("prompt", "cached_prompt", "output")
 
 
 class PriceTableError(ValueError):
-    """Raised if a text is not a valid price table. The message locates the error."""
+    """Raised if the text of a price table is invalid. The message locates the error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The ports of the app to other services and to storage."""
+"""The interfaces through which the app uses other services and storage."""

@@ -11,7 +11,7 @@ from services.orchestrator.ports.page import Page
 
 
 class ApprovalStore(Changes, Protocol):
-    """Approvals by execution and call.
+    """Stores approvals by execution and call.
 
     The approvals of an execution are deleted with the execution, and when it runs again.
     """

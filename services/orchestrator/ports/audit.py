@@ -10,7 +10,7 @@ from services.orchestrator.ports.page import Page
 
 
 class AuditStore(Protocol):
-    """An append-only chain of records for each orchestrator."""
+    """Stores an append-only chain of audit records for each orchestrator."""
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
         """Queue an entry, which is stored no later than any work queued after it.
@@ -20,7 +20,7 @@ class AuditStore(Protocol):
         """
 
     async def list_audit_records(self, *, tenant: str, limit: int, after: str) -> Page[AuditRecord]:
-        """Return records by orchestrator and position. If `tenant` is empty, return records of all tenants.
+        """Return records in order of orchestrator and position. If `tenant` is empty, return records of all tenants.
 
         `after` is the token from the previous page. Raises InvalidRequest if the token is invalid.
         """

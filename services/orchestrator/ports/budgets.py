@@ -37,7 +37,7 @@ class BudgetStore(Protocol):
         """Return whether any subject of a tenant has a budget."""
 
     async def list_budgets(self, *, limit: int, after: str, now_s: float) -> Page[Budget]:
-        """Return budgets by tenant and subject. `after` is the token from the previous page.
+        """Return budgets in order of tenant and subject. `after` is the token from the previous page.
 
         Raises InvalidRequest if the token is invalid.
         """

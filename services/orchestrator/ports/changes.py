@@ -21,7 +21,7 @@ class Watch(Protocol):
 
 
 class Changes(Protocol):
-    """The committed changes of executions and conversations."""
+    """Detects the committed changes of executions and conversations."""
 
     def watching(self, key: ExecutionKey | SessionKey) -> AbstractContextManager[Watch]:
         """Watch an execution, or a conversation for the end of a turn. Changes from now on are detected."""

@@ -12,7 +12,7 @@ from services.orchestrator.core.guards.rules import GuardRule
 
 
 class GuardRunner(Protocol):
-    """Runs plug-ins in isolation, so that a hostile text cannot harm other work."""
+    """Runs plug-ins in isolation, so that hostile text cannot harm other work."""
 
     async def find(self, rule: GuardRule, windows: Sequence[Window]) -> list[tuple[Finding, ...]]:
         """Return the findings of the rule's plug-in in each text.

@@ -42,7 +42,7 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class CertificateCaller:
-    """A caller that its certificate identifies.
+    """A caller that is identified by a certificate.
 
     Attributes:
         tenant: The caller's tenant.

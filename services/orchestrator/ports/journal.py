@@ -1,7 +1,7 @@
 """The journal: storage for executions, their events, conversations and usage.
 
-The key of everything that a caller can name contains the tenant. An object of another tenant is NotFound. Owners are
-orchestrators.
+The key of everything that a caller can name contains the tenant, so an object of another tenant is reported as
+NotFound. Each owner is an orchestrator.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class ExecutionRecord:
 
     @property
     def key(self) -> ExecutionKey:
-        """Its key."""
+        """The key of the execution."""
         return ExecutionKey(self.tenant, self.request_id)
 
     @property
     def session_key(self) -> SessionKey:
-        """The key of its conversation."""
+        """The key of the execution's conversation."""
         return SessionKey(self.tenant, self.session_id)
 
 
@@ -89,7 +89,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """The usage and cost of all ended executions, of any age, of one subject and session with one model."""
+    """The usage and cost of one subject and session with one model, over all ended executions of any age."""
 
     session_id: str
     model: str
@@ -127,7 +127,7 @@ class Pulse:
 
 
 class ExecutionJournal(Changes, Protocol):
-    """Executions, their events, and the entries from which they can be resumed."""
+    """Stores executions, their events, and the entries from which executions can be resumed."""
 
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
@@ -162,7 +162,7 @@ class ExecutionJournal(Changes, Protocol):
         """
 
     async def get(self, key: ExecutionKey) -> ExecutionRecord:
-        """Return an execution. Raises NotFound."""
+        """Return an execution. Raises NotFound if it does not exist."""
 
     async def list_executions(
         self,
@@ -225,7 +225,7 @@ class ExecutionJournal(Changes, Protocol):
 
 
 class Ownership(Protocol):
-    """The ownership of executions by the orchestrators that share the storage."""
+    """Manages the ownership of executions by the orchestrators that share the storage."""
 
     async def claim(self, key: ExecutionKey) -> bool:
         """Make this owner the owner of an interrupted execution. Returns False if it is not interrupted any more."""
@@ -254,7 +254,7 @@ class Ownership(Protocol):
 
 
 class Conversations(Changes, Protocol):
-    """Conversations, and the values stored for them."""
+    """Stores conversations, their values, and the executions that have their turns."""
 
     async def take_turn(self, key: SessionKey, request_id: str) -> bool:
         """Reserve a session's turn for an execution until it ends.
@@ -281,7 +281,7 @@ class Conversations(Changes, Protocol):
         """
 
     async def session_state(self, key: SessionKey) -> Mapping[str, str]:
-        """Return the values of a session, JSON documents by key, or an empty mapping if the session is unknown."""
+        """Return a session's values as JSON documents by key, or an empty mapping if the session is unknown."""
 
     async def list_sessions(self, *, tenant: str, limit: int, after: str, state_key: str = "") -> Page[SessionRecord]:
         """Return a tenant's conversations, most recently used first. `after` is as in `list_executions`.
@@ -309,7 +309,7 @@ class Conversations(Changes, Protocol):
 
 
 class UsageLedger(Protocol):
-    """The usage and cost of work by tenant, session, model and subject."""
+    """Stores the usage and cost of work by tenant, session, model and subject."""
 
     async def add_usage(self, used: UsageTotal) -> None:
         """Add the usage of work outside executions."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-DEFAULT_MODEL = "default"  # the name in policies of the default model, for requests that name no model
+DEFAULT_MODEL = "default"  # the name of the default model in policies, also for requests that name no model
 
 
 class Action(StrEnum):
@@ -47,4 +47,4 @@ class Policy(Protocol):
     """Decides whether tenants may perform actions."""
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
-        """Return the reason that a tenant may not do this, or an empty string if the action is permitted."""
+        """Return the reason that a tenant may not perform an action, or an empty string if the action is permitted."""

@@ -21,9 +21,10 @@ from services.orchestrator.core.model.retrieval import ContextPolicy, RankingOpt
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """A constraint in the form that the decoder needs. `is_fully_enforced` is set if it covers the whole source.
+    """A constraint in the form that the decoder needs.
 
-    `unsupported` lists the schema's keywords that the decoder does not enforce, with their locations if known.
+    `is_fully_enforced` is set if the constraint covers the whole source. `unsupported` lists the schema's keywords that
+    the decoder does not enforce, with their locations if known.
     """
 
     engine_text: str
@@ -123,12 +124,12 @@ CustomStep = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 
 
 class InferencePort(Protocol):
-    """The inference service."""
+    """The inference service: counts tokens, decodes answers, and computes scores and embeddings."""
 
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count the tokens of a conversation, 0 if it is empty, and the tokens of each text."""
+        """Count the tokens of a conversation and of each text. An empty conversation has 0 tokens."""
 
     async def list_models(self) -> Sequence[ModelInfo]:
         """Return the served models, the default model first."""
@@ -167,7 +168,7 @@ class PromptProvider(Protocol):
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
         """Return the system prompt of a request, which may be empty. PREPARE calls this once per request.
 
-        If the request names a template, `session` contains the stored values of the conversation, JSON documents by
+        If the request names a template, `session` contains the stored values of the conversation as JSON documents by
         key.
 
         Raises InvalidRequest (CONFIG_INVALID) if a template or a variable is unknown.
@@ -207,7 +208,7 @@ class SummaryStore(Protocol):
 
 
 class ConstraintPort(Protocol):
-    """The constraint service."""
+    """The constraint service: compiles constraints for the decoder, and runs the constraint pipeline."""
 
     async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
         """Compile the contract's grammar, schema, or citations of these sources to a constraint for the decoder."""
@@ -222,7 +223,7 @@ class ConstraintPort(Protocol):
 
 
 class ToolsPort(Protocol):
-    """The tools service."""
+    """The tools service: lists and searches tools, and runs tool calls."""
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """Return the named tools, or all tools. Raises NotFound (TOOL_NOT_FOUND) if a name is unknown."""
@@ -235,7 +236,7 @@ class ToolsPort(Protocol):
 
 
 class ContextPort(Protocol):
-    """The context and rerank services."""
+    """The context and rerank services: retrieve and rerank chunks, and build context messages."""
 
     async def build(
         self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()

@@ -12,7 +12,7 @@ from pagantic_common.domain.messages import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """The load of a replica for all its callers. A capacity of 0 is unknown."""
+    """The load of a replica by all its callers. A capacity of 0 means that the capacity is unknown."""
 
     queued: int = 0
     queue_capacity: int = 0

@@ -1,4 +1,4 @@
-"""Scorers of a deployment, which are functions that installed packages offer as entry points.
+"""Loads a deployment's custom scorers, which are functions that installed packages offer as entry points.
 
 A function takes the query and the texts of the chunks, and returns a number for each text, where higher is better. It
 runs in a thread, which Python cannot stop. If a call takes too long, it fails, but its thread continues and counts as
@@ -41,7 +41,7 @@ class CustomScorer:
     Args:
         name: The name of the entry point.
         function: Returns a score for each text.
-        timeout_s: The maximum seconds for a call.
+        timeout_s: The maximum duration of a call, in seconds.
     """
 
     def __init__(self, name: str, function: ScoreFunction, timeout_s: float = CALL_S) -> None:

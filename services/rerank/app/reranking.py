@@ -1,4 +1,4 @@
-"""The use case behind Rerank: score chunks again, and select the chunks to keep."""
+"""Implements Rerank: scores chunks again, and selects the chunks to keep."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Reranking:
         """Return the chunks to keep, with their new scores.
 
         The best chunks come first, and ties keep their order. If the policy has diversity, the chunks are in the order
-        of maximal marginal relevance. Raises InvalidRequest for an unknown scorer, an empty query, or a value out of
-        its range, and the errors of the scorers.
+        of maximal marginal relevance. Raises InvalidRequest if a scorer is unknown, the query is empty, or a value is
+        out of its range. Also raises the errors of the scorers.
         """
         policy = replace(policy, scorers=policy.scorers or self._default)
         policy.check()

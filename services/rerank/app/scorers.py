@@ -1,4 +1,4 @@
-"""Scorers based on words, on the chunks' retrieval scores, on embeddings, and on a cross-encoder."""
+"""Scores chunks by their words, their retrieval scores and their embeddings, and with a cross-encoder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EmbeddingScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the cosine of each chunk, or None for a blank chunk."""
+        """Return the cosine of the embeddings of the query and each chunk, or None for a blank chunk."""
         scored = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         if not scored:
@@ -79,7 +79,7 @@ class CrossEncoderScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the probability of each chunk, or None for a blank chunk."""
+        """Return the probability that each chunk is relevant, or None for a blank chunk."""
         positions = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         for start in range(0, len(positions), TEXTS_OF_A_CALL):

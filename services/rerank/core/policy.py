@@ -1,4 +1,4 @@
-"""Rerank policies, which name the scorers and select the chunks to keep."""
+"""Defines rerank policies, which name the scorers and the rules for selecting chunks."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class WeightedScorer:
 class RerankPolicy:
     """The scorers, and the rules for the chunks to keep.
 
-    Without scorers, the service's default scorers apply. A limit of 0 means no limit. A fusion that only a newer
-    version knows is None.
+    Without scorers, the service's default scorers apply. A limit of 0 means no limit. `fusion` is None if only a newer
+    version knows the requested fusion.
     """
 
     scorers: tuple[WeightedScorer, ...] = ()

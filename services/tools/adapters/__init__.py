@@ -1,1 +1,1 @@
-"""The tools that are built in."""
+"""Adapters that connect the tools service to built-in tools, functions, MCP servers and HTTP APIs."""

@@ -22,7 +22,7 @@ from services.tools.ports import Report
 
 
 class FunctionToolAdapter:
-    """Calls a function. An async function runs in the event loop, any other function in a separate thread."""
+    """Calls a function. An async function runs in the event loop, and any other function runs in a separate thread."""
 
     def __init__(self, tool: FunctionTool[..., Any]) -> None:
         self._tool = tool
@@ -31,7 +31,7 @@ class FunctionToolAdapter:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the tool that models see."""
+        """The definition of the tool, as models see it."""
         return self._tool.definition
 
     @property
@@ -111,7 +111,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, report: Report, progress: ToolProg
 
 
 def _as_error(error: BaseException) -> Exception:
-    """Convert an error to one that a task can hold, so that no function can end the service."""
+    """Convert an error to an exception that a task can hold, so that no function can end the service."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration | concurrent.futures.CancelledError):
         return error
     return RuntimeError(f"the function raised {type(error).__name__}")

@@ -32,7 +32,7 @@ class ResponseTooLarge(httpx2.StreamError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The hosts that may be called and the largest body of an answer, with the next step after a refusal of each."""
+    """The allowed hosts and the largest response body, each with the next step to suggest after a refusal."""
 
     hosts: HostAllowlist
     hosts_setting: str

@@ -31,8 +31,8 @@ _numbers = count(1)  # a server that is registered again must not own its earlie
 def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:
     """Return the wait in seconds after `failures` consecutive failures.
 
-    The wait doubles from `first_s` to `max_s`. `chance`, between 0 and 1, removes up to half of it, so that the clients
-    of a service do not reconnect at the same moment.
+    The wait doubles from `first_s` to `max_s`. `chance`, between 0 and 1, removes up to half of the wait, so that the
+    clients of a service do not reconnect at the same moment.
     """
     doubled_s = first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
     return min(doubled_s, max_s) * (1 - chance / 2)

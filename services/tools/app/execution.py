@@ -45,7 +45,7 @@ class CallGuard:
         self._breakers: dict[str, Breaker] = defaultdict(partial(Breaker, FIRST_OPEN_S, MAX_OPEN_S, PROBE_S))
 
     async def refusal_of(self, tool: str) -> str:
-        """Return the reason that a call is refused now. A permitted call is counted and returns an empty string."""
+        """Return the reason that a call is refused now. Count a permitted call, and return an empty string for it."""
         if self._rates is not None and (refusal := await self._rates.take(tool)):
             return refusal
         wait_s = self._breakers[tool].admit(self._clock.monotonic_s())

@@ -1,4 +1,4 @@
-"""Offers of tools by programs that run them: their calls and their health.
+"""Manages the tools that programs offer and run: calls of the tools, and the health of the programs.
 
 Theory of operation. An offer lasts as long as the stream of its program. A call waits in a table until the program
 answers it. The queue of the stream holds the calls that the program has not read. A watch ends the offer of a program
@@ -110,7 +110,10 @@ class _Offer:
             self._events.put_nowait(event)
 
     async def call(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
-        """Ask the program to run a call. Raises ToolFailed with its message, or ToolUnavailable if it has left."""
+        """Ask the program to run a call.
+
+        Raises ToolFailed with the program's message, or ToolUnavailable if the program has left.
+        """
         if self.unavailable_reason:
             raise ToolUnavailable(self.unavailable_reason)
         if len(self._calls) >= self._limits.max_calls:
@@ -170,7 +173,7 @@ class ProvidedTool:
 
 
 class Providers:
-    """The offers of all programs by id."""
+    """Holds the offers of all programs, keyed by id."""
 
     def __init__(
         self,

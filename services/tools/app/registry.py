@@ -1,4 +1,4 @@
-"""Tools by name, and the search for tools by words. This module does not know how tools run."""
+"""Holds tools by name, and searches for tools by words. This module does not know how tools run."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class McpServers:
         return [self._kept[name].connection.status for name in sorted(self._kept)]
 
     def session_of(self, name: str) -> McpSession:
-        """Return the open session of a server. Raises NotFound and Unavailable."""
+        """Return the open session of a server. Raises NotFound or Unavailable."""
         kept = self._kept.get(name)
         if kept is None:
             raise NotFound(self._describe_unknown(name))

@@ -1,7 +1,7 @@
-"""Destinations of the fetch tool: an allowlist of hosts, and a rule on the addresses of their names.
+"""Restricts the destinations of the fetch tool: an allowlist of hosts, and a rule on the addresses of their names.
 
-An address that is not public is permitted only if an entry names that very address. This module knows no resolver and
-no HTTP.
+An address that is not public is permitted only if an entry names that very address. This module uses neither
+a resolver nor HTTP.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AllowedHost:
 def parse_allowed_host(text: str) -> AllowedHost:
     """Parse an entry such as `example.com`, `*.example.com:8443` or `http://10.0.0.7`. The default scheme is HTTPS.
 
-    Raises ValueError.
+    Raises ValueError if the text is not a valid entry.
     """
     match = _ENTRY.fullmatch(text.strip().lower())
     if match is None:

@@ -11,7 +11,10 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def prefixed_name(source: str, tool: str) -> str:
-    """Return `<source>_<tool>` with '_' for other characters. A name over the limit ends in a hash of the whole."""
+    """Return `<source>_<tool>`, with '_' in place of other characters.
+
+    A name over the limit ends in a hash of the whole name.
+    """
     name = _OTHER.sub("_", f"{source}_{tool}")
     if len(name) <= MAX_NAME_CHARS:
         return name

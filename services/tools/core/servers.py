@@ -111,7 +111,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ToolHints:
-    """A server's hints about a tool. The defaults are those of the protocol."""
+    """A server's hints about a tool. The protocol defines the defaults."""
 
     is_read_only: bool = False
     is_destructive: bool = True
@@ -140,7 +140,7 @@ class OfferedTool:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the tool's entry in a list of tools."""
+        """The size in bytes of the tool's entry in a list of tools."""
         return sum(len(text.encode(errors="replace")) for text in (self.name, self.description, self.parameters_json))
 
 
@@ -210,7 +210,7 @@ class FilledPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[ItemT]):
-    """A part of a list. `next_token` is empty on the last page."""
+    """A part of a list. `next_token` is an empty string on the last page."""
 
     items: tuple[ItemT, ...]
     next_token: str = ""

@@ -52,7 +52,7 @@ INCIDENT = {
     "additionalProperties": False,
 }
 ANSWER_TOKENS, LONG_ANSWER_TOKENS = 80, 1000
-# Pieces of text after which a connection is dropped or an execution is cancelled.
+# After this many pieces of text, a connection is dropped or an execution is cancelled.
 ENOUGH_PIECES = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # The exit codes of the `pagantic` command.
@@ -125,7 +125,7 @@ class Failure(Exception):
 
     @property
     def category(self) -> str:
-        """The part of the system that caused the error, or empty if unknown."""
+        """The part of the system that caused the error, or an empty string if it is unknown."""
         if self.described is None or not self.described.category:
             return ""
         return error_pb2.ErrorCategory.Name(self.described.category).removeprefix("ERROR_CATEGORY_")
@@ -362,7 +362,10 @@ def read_until_drop(connection: Connection, events: Iterator[event_pb2.Execution
 def begin_or_follow(
     connection: Connection, request: execution_pb2.SystemRequest, sequence: int, timeout_s: float
 ) -> Iterator[event_pb2.ExecutionEvent]:
-    """Return the stream of a request, beginning the request if no event has arrived. The same id runs only once."""
+    """Return the stream of a request, beginning the request if no event has arrived.
+
+    A request with the same id runs only once.
+    """
     if not sequence:
         return connection.stub.ExecuteStream(request, **connection.options(timeout_s))
     note(f"follows: event {sequence}")

@@ -1,4 +1,4 @@
-"""The questions of `pagantic init`, and their defaults."""
+"""Asks the questions of `pagantic init`, or uses their defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The values of the options. None means that the user is asked for the value."""
+    """The option values of `pagantic init`. None means that the user is asked for the value."""
 
     model: str | None
     data: str | None
@@ -37,13 +37,13 @@ class Given:
     http_port: int | None
 
     def names(self) -> list[str]:
-        """Return the options that were given."""
+        """Return the names of the options that were given."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None]
 
 
 class Asker:
-    """Asks on the terminal, or uses the defaults."""
+    """Asks the user on the terminal, or uses the defaults without asking."""
 
     def __init__(self, *, is_asking: bool) -> None:
         self.is_asking = is_asking
@@ -58,7 +58,7 @@ class Asker:
         return check(default)
 
     def confirm(self, question: str, *, default: bool) -> bool:
-        """Return whether the user agrees."""
+        """Ask whether the user agrees and return the answer, or return the default without asking."""
         if not self.is_asking:
             return default
         return self._typed(lambda: typer.confirm(question, default=default, err=True))

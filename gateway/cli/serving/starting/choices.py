@@ -1,4 +1,4 @@
-"""The checked choices of `pagantic init`, and the lines of the settings file that result from them."""
+"""Holds and checks the choices of `pagantic init`, and turns them into the text of the settings file."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def absolute(option: str, given: str) -> Path:
 
 
 def check_model(given: str) -> str:
-    """Return a model in the form for the settings. Raises UsageError if its name is unknown or its file is invalid."""
+    """Return a model as the settings file names it. Raises UsageError if its name is unknown or its file is invalid."""
     if given in (BUNDLED, NO_MODEL) or ModelFolder(models_folder()).find(given) is not None:
         return given
     path = absolute("--model", given)

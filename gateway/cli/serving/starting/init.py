@@ -114,7 +114,7 @@ def _settings_of(
 
 
 def _make_state(chosen: Choices) -> None:
-    """Create the state folder and, if the operator's key is wanted and missing, the key in it."""
+    """Create the state folder and, if an operator's key is wanted but missing, create the key file."""
     path = chosen.data
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

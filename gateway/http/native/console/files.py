@@ -1,4 +1,4 @@
-"""The files of the console as they are served: their bytes, types and headers, to any request that names this host."""
+"""Serves the console's files, with their types and headers, to any request that names this host."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _served(name: str, body: bytes, caching: str) -> ServedFile:
 
 
 def console_operations(settings: HttpSettings) -> list[Operation]:
-    """Return the operations of the console; empty if the settings turn it off."""
+    """Return the operations of the console, or an empty list if the settings turn the console off."""
     if not settings.console:
         return []
     folder = files("gateway.http.native.console") / "static"
@@ -85,7 +85,7 @@ def console_operations(settings: HttpSettings) -> list[Operation]:
 
 def _operation(path: str, file: ServedFile) -> Operation:
     async def show(_client: AsyncClient, request: Request, _body: bytes) -> Answer:
-        """A file of the console."""
+        """Get a file of the console."""
         if file.is_known(request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=file.headers)
         return Response(file.body, headers=file.headers)

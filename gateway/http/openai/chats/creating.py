@@ -32,7 +32,7 @@ from pagantic_common.client import AsyncClient
 
 
 def chat_operations(settings: HttpSettings) -> list[Operation]:
-    """Return the operation that makes chats."""
+    """Return the operation that answers chats."""
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""

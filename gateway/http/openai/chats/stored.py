@@ -1,4 +1,4 @@
-"""Stored chat completions by id, from the orchestrator's records. Each choice is a separate execution."""
+"""Serves stored chat completions by id from the orchestrator's records. Each choice is a separate execution."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pagantic_common.domain.images import image_of
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
-# The number of the newest chats that a list considers.
+# A list considers at most this number of the newest chats.
 MAX_LOOKED_AT = 1000
 _ONE = "/v1/chat/completions/{completion_id}"
 _ROLES = {

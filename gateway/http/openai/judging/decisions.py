@@ -112,7 +112,7 @@ class DecisionAnswer(AnswerShape):
 
 
 class DecisionDetail(AnswerShape):
-    """Fields that the API lacks. `abstention` is the reason for a refusal."""
+    """Details of a decision for which the API has no field. `abstention` is the reason for a refusal."""
 
     confidence: float
     label_mass: float
@@ -120,7 +120,7 @@ class DecisionDetail(AnswerShape):
 
 
 class DecisionExtension(Extension):
-    """Fields that the API lacks, including the details of each question."""
+    """Response details for which the API has no field, including the details of each question."""
 
     decisions: list[DecisionDetail]
 

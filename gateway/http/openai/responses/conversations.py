@@ -119,7 +119,7 @@ async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _remove(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """Items cannot be deleted: this always fails."""
+    """Reject the deletion, because items of a conversation cannot be deleted."""
     await _item(client, request, b"")
     raise Unsupported("items of a conversation cannot be deleted: delete the conversation, and make another one")
 

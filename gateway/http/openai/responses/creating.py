@@ -72,7 +72,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         earlier = await _earlier_messages(client, form)
         system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
-            del system_request.messages[-1]  # An input that was not sent became an empty message.
+            del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         messages, tools = await prompt_of(client, system_request), await tools_of(client, system_request)
         counted = await client.count_tokens(messages=messages, tools=tools, model=system_request.hints.model)
         tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted.chat_tokens}
@@ -126,7 +126,10 @@ async def _resolve(
 
 
 async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence[message_pb2.Message]:
-    """Return the earlier messages of a form's conversation, or up to its previous response. Raises NotFound."""
+    """Return the messages of a form's conversation, or all messages up to its previous response.
+
+    Raises NotFound if the conversation or the response is unknown.
+    """
     if form.conversation_id:
         return (await client.get_session(form.conversation_id)).messages
     if form.previous_response_id:

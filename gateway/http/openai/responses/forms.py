@@ -113,7 +113,7 @@ class ResponseForm(Form):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the response is stored, as it is by default."""
+        """Whether the response is stored, which is the default."""
         return self.store is not False
 
     @property

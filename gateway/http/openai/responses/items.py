@@ -1,4 +1,4 @@
-"""Messages and responses in the form of items of `/v1/responses`. Pure."""
+"""Converts messages and responses into items of `/v1/responses`. The module is pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `response` object for a request and its result. Pure."""
+"""Builds the `response` object for a request and its result. The module is pure."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def status_of(response: execution_pb2.SystemResponse) -> Status:
 
 
 def usage_of(usage: usage_pb2.TokenUsage) -> ResponseUsage:
-    """Return a usage as responses and decisions have it."""
+    """Return a usage in the form that responses and decisions share."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "cache_write_tokens": 0},

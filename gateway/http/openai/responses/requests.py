@@ -42,7 +42,7 @@ def system_request_of(
         _set_template(request, form.prompt)
     if form.conversation_id:
         request.session_id = form.conversation_id
-        request.mode = execution_pb2.MODE_CHAT  # The only mode that keeps a conversation.
+        request.mode = execution_pb2.MODE_CHAT  # No other mode keeps a conversation.
     if not stored:
         messages = [*earlier, *request.messages]
         request.ClearField("messages")
@@ -52,7 +52,7 @@ def system_request_of(
 
 
 def messages_of_items(items: Sequence[ItemForm], names: Mapping[str, str], place: str) -> list[message_pb2.Message]:
-    """Return the messages for items. Raises InvalidRequest that names the position of an invalid item."""
+    """Return the messages for items. Raises InvalidRequest with the position of an invalid item."""
     if not items:
         return []
     return messages_of(ChatForm.model_validate({"messages": _messages(items, place)}).messages, names)
@@ -161,7 +161,7 @@ def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _content(content: str | Sequence[ContentPart] | None, where: str) -> str | list[dict[str, Any]]:
-    """Return the content of a message in the form of chats: a text, or parts if there is an image."""
+    """Return the content of a message in the form of chats: text, or parts if there is an image."""
     if isinstance(content, str) or not any(part.type == _IMAGE for part in content or ()):
         return _text(content, where)
     return [_chat_part(part, f"{where}[{index}]") for index, part in enumerate(content or ())]

@@ -1,4 +1,4 @@
-"""Stored responses by id, from the orchestrator's records."""
+"""Serves stored responses by id from the orchestrator's records."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class ResponseEvents:
         return call_item(item_id, call)
 
     def _id_of(self, block: Block) -> str:
-        """Return the id of an item, numbered if it is a call or not the first of its kind."""
+        """Return the id of a block's item. Calls, and blocks that are not the first of their kind, are numbered."""
         name = f"{_PREFIXES[block.kind]}_{self._head.request.request_id}"
         if block.kind is BlockKind.CALL or block.number:
             return f"{name}_{block.number}"

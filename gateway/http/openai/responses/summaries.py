@@ -58,7 +58,10 @@ def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.Sy
 
 
 def summary_message(content: str, where: str) -> dict[str, Any]:
-    """Return the message that replaces a compacted conversation. Raises InvalidRequest for a foreign compaction."""
+    """Return the message that replaces a compacted conversation.
+
+    Raises InvalidRequest if the content is not a compaction of this API.
+    """
     try:
         summary = json.loads(base64.b64decode(content, validate=True))["summary"]
     except (binascii.Error, ValueError, KeyError, TypeError):

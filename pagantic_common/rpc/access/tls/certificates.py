@@ -1,4 +1,4 @@
-"""The certificate of a service, its key, and its trusted authorities, from files that may be replaced at any time."""
+"""Reads the certificate, key and trusted authorities of a service from files that may be replaced at any time."""
 
 from __future__ import annotations
 

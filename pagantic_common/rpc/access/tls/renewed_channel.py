@@ -39,7 +39,7 @@ def open_service_channel(
 
 
 class RenewedChannel(ReplacedChannel):
-    """A channel that is replaced when its certificates change, and also in the cases in which ReplacedChannel is."""
+    """A ReplacedChannel that is also replaced when its certificates change."""
 
     def __init__(
         self,

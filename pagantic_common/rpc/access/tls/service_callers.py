@@ -1,4 +1,4 @@
-"""Permitted callers of the services behind the orchestrator.
+"""Restricts the services behind the orchestrator to permitted callers.
 
 The certificate identifies the calling service, and the token identifies the tenant.
 """

@@ -64,7 +64,7 @@ _ESCAPED = re.compile(r"[^\"]*\\\"")
 
 
 def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a JSON document made from the text and the repairs in order, or None if no repair succeeds."""
+    """Return a JSON document made from the text, with the repairs in order, or None if no repair succeeds."""
     if len(text) > MAX_CHARS:
         return None
     evidence, steps = _Evidence(text), _Steps()

@@ -1,1 +1,1 @@
-"""Rules over an output: built-in kinds and CEL expressions."""
+"""Checks outputs against rules: built-in kinds and CEL expressions."""

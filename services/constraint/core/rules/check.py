@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# Takes an output, and returns the reason that the rule fails, or an empty string if the rule holds.
+# A check accepts an output and returns the reason that the rule fails, or an empty string if the rule holds.
 Check = Callable[[str], str]
 
 

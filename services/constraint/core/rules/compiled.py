@@ -32,7 +32,7 @@ class CompiledRules:
 
 
 def compile_rules(rules: tuple[Rule, ...], schema: Schema | None = None) -> CompiledRules:
-    """Compile. Raises InvalidRequest if a rule is invalid or reads a field that the schema forbids."""
+    """Compile rules. Raises InvalidRequest if a rule is invalid or reads a field that the schema forbids."""
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"too many rules: {len(rules)}, at most {MAX_RULES} are taken")
     names = [rule.name for rule in rules]

@@ -21,7 +21,7 @@ _FIELDS_OF_VALUE = re.compile(r"(?<![\w.])value(?P<names>(?:\s*\.\s*[A-Za-z_]\w*
 
 
 def compile_expression(expression: str, schema: Schema | None = None) -> Check:
-    """Compile. Raises RuleError if the text is not valid CEL or reads a field that the schema forbids."""
+    """Compile an expression. Raises RuleError if the text is not valid CEL or reads a field that the schema forbids."""
     try:
         compiled = Expression(expression)
     except ExpressionError as error:

@@ -1,4 +1,4 @@
-"""Compressed files: gzip and the ZIP archives of office formats. Their size is checked before unpacking."""
+"""Unpacks gzip files and checks the ZIP archives of office formats, within limits on the unpacked size."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.reading.bounds import MIB, ReadingBounds, check_size
 from services.context.core.reading.formats import SUPPORTED, Format
 
-MAX_RATIO: Final = 200  # A gzip file above 1 MiB may expand so far; text rarely packs to under 1 %.
+MAX_RATIO: Final = 200  # Largest expansion of a gzip file above 1 MiB. Text rarely packs to under 1 %.
 MAX_ENTRIES: Final = 10_000
-MAX_XML_BYTES: Final = 128 * MIB  # all parts of an office file that are read
+MAX_XML_BYTES: Final = 128 * MIB  # Maximum size of all parts of an office file that are read.
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _OFFICE_FORMATS: Final = (("word/", Format.DOCX), ("ppt/", Format.PPTX), ("xl/", Format.XLSX))
 
 
 def unpack_gzip(data: bytes, bounds: ReadingBounds) -> bytes:
-    """Return the content of all members of a gzip file. Raises InvalidRequest."""
+    """Return the content of all members of a gzip file. Raises InvalidRequest if the file is damaged or too large."""
     limit = min(bounds.max_bytes, max(MIB, MAX_RATIO * len(data)))
     content = bytearray()
     while data:
@@ -43,7 +43,7 @@ def office_format(data: bytes) -> Format:
     try:
         with ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises these for a bad file
+    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises these errors for a bad file.
         raise InvalidRequest("the ZIP archive is damaged or cut: save the file again") from None
     _check_entries(entries)
     names = [entry.filename for entry in entries]

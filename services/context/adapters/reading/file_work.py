@@ -1,4 +1,4 @@
-"""Reads a file into a document. It runs in a worker process: files may be hostile, and libraries have bugs."""
+"""Reads a file into a document in a worker process, because files may be hostile and libraries have bugs."""
 
 from __future__ import annotations
 

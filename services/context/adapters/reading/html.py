@@ -103,7 +103,7 @@ class _Writer:
         elif tag in _BLOCKS or tag in _HEADINGS:
             self._flush()
         if tag == "tr":
-            self._write_row()  # the row belongs to the enclosing table
+            self._write_row()  # The row belongs to the enclosing table.
             self._row = []
         elif tag == "li":
             self._prefix = "- "

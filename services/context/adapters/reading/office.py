@@ -36,10 +36,10 @@ def read_xlsx(data: bytes, bounds: ReadingBounds) -> ReadText:
     draft = TextDraft(bounds)
     workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
     for sheet in workbook.worksheets:
-        sheet.reset_dimensions()  # a file may claim any number of columns
+        sheet.reset_dimensions()  # A file may claim any number of columns.
         rows = filter(any, map(_cells_of, sheet.iter_rows(values_only=True)))
         first = next(rows, None)
-        if first is not None:  # an empty sheet has no section
+        if first is not None:  # An empty sheet has no section.
             draft.add_heading(1, sheet.title)
             write_rows(draft, chain([first], rows))
     return draft.finish(workbook.properties.title or "")

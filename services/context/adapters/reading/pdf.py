@@ -16,12 +16,12 @@ from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.reading.draft import MAX_HEADINGS, ReadText, TextDraft
 
 MAX_PAGES: Final = 20_000
-# PDFium marks a hyphen at the end of a line with a code point that is not a character.
+# PDFium marks a hyphen at the end of a line with a code point that is not a character. It is removed with the line end.
 _HYPHEN: Final = re.compile("[\x02\ufffe](?:\r?\n)?")
 
 
 def read_pdf(data: bytes, bounds: ReadingBounds) -> ReadText:
-    """Return the text of all pages. Raises InvalidRequest."""
+    """Return the text of all pages. Raises InvalidRequest if the PDF cannot be opened or exceeds a limit."""
     try:
         document = PdfDocument(data)
     except PdfiumError as error:

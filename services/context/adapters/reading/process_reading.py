@@ -16,14 +16,17 @@ log = get_logger(__name__)
 
 
 class ProcessReading:
-    """Implements FileReading."""
+    """Implements FileReading with worker processes."""
 
     def __init__(self, workers: ProcessWorkers, bounds: ReadingBounds) -> None:
         self._workers = workers
         self._bounds = bounds
 
     async def read(self, header: FileHeader, file: IncomingFile) -> Document:
-        """Return the document of a file. Raises InvalidRequest, or Unavailable if the workers are too busy."""
+        """Return the document of a file.
+
+        Raises InvalidRequest if the file cannot be read, or Unavailable if the workers are too busy.
+        """
         try:
             return await self._workers.run(
                 read_file, file.path, header.source, header.media_type, header.metadata_json, self._bounds

@@ -1,4 +1,4 @@
-"""Folders that the deployment names, and the files below them. No link out of a folder is followed."""
+"""Lists and copies files below the folders that the deployment names. No link out of a folder is followed."""
 
 from __future__ import annotations
 

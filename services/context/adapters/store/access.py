@@ -21,7 +21,7 @@ READERS = 4
 POOL_SIZE = READERS + 1
 CODE = ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
 ResultT = TypeVar("ResultT")
-_OPENING = Lock()  # Alembic has a single context per process
+_OPENING = Lock()  # Alembic has a single context per process, so stores are opened one at a time.
 
 
 class StoreAccess:

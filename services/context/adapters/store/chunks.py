@@ -1,4 +1,4 @@
-"""Chunks and index data that are read from the store's database."""
+"""Reads chunks and index data from the store's database."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _CHUNKS: Select[Any] = select(chunks, documents.c.source, documents.c.metadata_j
 
 
 class SqlChunks:
-    """Implements ChunkStore."""
+    """Implements ChunkStore with the store's database."""
 
     def __init__(self, access: StoreAccess) -> None:
         self._access = access
 
     async def read_whole(self, key: CollectionKey) -> IndexChanges:
-        """Return the whole collection. Raises NotFound."""
+        """Return the whole collection. Raises NotFound if the collection does not exist."""
         return await self._access.read(lambda db: _read_changes(db, find_row(db, key), None))
 
     async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
-        """Return the changes after a version, everything if they are unknown, or None if there are none."""
+        """Return the changes after a version, the whole collection if they are unknown, or None if nothing changed."""
         return await self._access.read(lambda db: _changes_since(db, key, version))
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
-        """Return the chunks that still exist."""
+        """Return the chunks with these ids. Chunks that no longer exist are left out."""
         return await self._access.read(lambda db: _read_chunks(db, ids))
 
     async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
@@ -114,7 +114,10 @@ def _newer(query: Select[Any], table: Any, version: Version, since: int) -> Sele
 
 
 def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
-    """Return the vectors of the most frequent length. An index needs one length, but earlier versions stored any."""
+    """Return the rows whose vectors have the most frequent length.
+
+    An index needs vectors of one length, but earlier versions stored vectors of any length.
+    """
     counts = Counter(len(row.vector) for row in rows)
     if len(counts) <= 1:
         return rows

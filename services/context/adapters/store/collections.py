@@ -16,8 +16,8 @@ from services.context.core.document import Collection, CollectionKey, Collection
 from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
-MAX_PARAMETERS = 500  # the limit of one statement
-MAX_REMOVALS = 10_000  # kept for indexes that have not applied them
+MAX_PARAMETERS = 500  # Maximum number of parameters in a statement.
+MAX_REMOVALS = 10_000  # Removals are kept for indexes that have not applied them.
 
 
 class SqlCollections:
@@ -50,7 +50,7 @@ class SqlCollections:
         return next(iter(matches), None)
 
     async def delete_collection(self, key: CollectionKey) -> None:
-        """Remove a collection with its documents. Raises NotFound."""
+        """Remove a collection with its documents. Raises NotFound if the collection does not exist."""
         await self._access.write(lambda db: _delete_collection(db, key))
 
     async def find_digests(self, key: CollectionKey, sources: Sequence[str]) -> dict[str, str]:
@@ -130,7 +130,7 @@ class SqlCollections:
 
 
 def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
-    """Return the row of a collection. Raises NotFound."""
+    """Return the row of a collection. Raises NotFound if the collection does not exist."""
     row = db.execute(select(collections).where(_is_named(key))).one_or_none()
     if row is None:
         raise _not_found(key)
@@ -301,7 +301,7 @@ def batches(values: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 class SqlSources:
-    """Implements SourceStore."""
+    """Implements SourceStore with the store's database."""
 
     def __init__(self, access: StoreAccess) -> None:
         self._access = access
@@ -317,6 +317,6 @@ def _list_sources(db: Connection, key: CollectionKey, prefix: str) -> list[str]:
     except NotFound:
         return []
     mine = documents.c.collection_id == collection_id
-    below = documents.c.source.startswith(prefix, autoescape=True)  # SQLite's LIKE ignores case
+    below = documents.c.source.startswith(prefix, autoescape=True)  # SQLite's LIKE ignores case.
     sources = db.execute(select(documents.c.source).where(mine & below)).scalars()
     return [source for source in sources if source.startswith(prefix)]

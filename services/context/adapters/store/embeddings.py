@@ -1,4 +1,4 @@
-"""Embeddings in the database of the store, and the chunks that wait to be embedded."""
+"""Stores embeddings in the database of the store, and finds the chunks that wait to be embedded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.context.adapters.store.schema import chunks, collections, embeddin
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
 
-VALUE_BYTES = 4  # the size of a vector element
+VALUE_BYTES = 4  # Size of a vector element in bytes.
 
 
 class SqlEmbeddings:
@@ -58,7 +58,10 @@ class SqlEmbeddings:
         await self._access.write(lambda db: _put(db, chunks, vectors))
 
     async def change_model(self, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
-        """Drop a collection's embeddings, and queue its chunks for a model. Raises NotFound."""
+        """Drop a collection's embeddings, and queue its chunks for a model.
+
+        Raises NotFound if the collection does not exist.
+        """
         return await self._access.write(lambda db: _change_model(db, key, model, prefixes))
 
 
@@ -126,7 +129,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     )
     raised = update(collections).where(condition).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
-    if revision is None:  # deleted, or now embedded by another model
+    if revision is None:  # The collection is deleted, or is now embedded differently.
         return
     _check_length(db, embedded, vectors)
     waiting: set[int] = set()

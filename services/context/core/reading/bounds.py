@@ -1,4 +1,4 @@
-"""The limits of a file."""
+"""Defines and checks the limits of a file's size and of the length of its text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_size(bounds: ReadingBounds, size_bytes: int) -> None:
 
 
 def check_length(bounds: ReadingBounds, chars: int) -> None:
-    """Raise InvalidRequest if a text has more characters than allowed."""
+    """Raise InvalidRequest if text has more characters than allowed."""
     if chars > bounds.max_chars:
         raise InvalidRequest(
             f"the text has {chars} characters or more, at most {bounds.max_chars} are allowed: split the file, or "

@@ -1,4 +1,4 @@
-"""Builds a text block by block, with the outline of the resulting document."""
+"""Builds text block by block, with the outline of the resulting document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from services.context.core.outline import MAX_HEADING_CHARS, Heading, Outline
 from services.context.core.reading.bounds import ReadingBounds, check_length
 from services.context.core.reading.plain_text import clean
 
-MAX_HEADINGS: Final = 4000  # per document; later headings stay in the text only
+MAX_HEADINGS: Final = 4000  # Maximum per document. Later headings stay only in the text.
 MAX_LEVEL: Final = 6
 
 
@@ -23,7 +23,7 @@ class ReadText:
 
 
 class TextDraft:
-    """Blocks of text separated by empty lines. Raises InvalidRequest if the text becomes too long."""
+    """Collects blocks of text, separated by empty lines. Raises InvalidRequest if the text becomes too long."""
 
     def __init__(self, bounds: ReadingBounds) -> None:
         self._bounds = bounds

@@ -25,7 +25,7 @@ class Format(StrEnum):
     DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
     PPTX = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
     XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-    ZIP = "application/zip"  # any office format until the entries have been read
+    ZIP = "application/zip"  # Stands for any office format until the entries have been read.
     GZIP = "application/gzip"
 
 
@@ -83,7 +83,7 @@ def detect(name: str, media_type: str, head: bytes) -> Format:
     for signature, file_format in _SIGNATURES:
         if head.startswith(signature):
             return file_format
-    if b"%PDF-" in head[:HEAD_BYTES] and _suffix_of(name) == ".pdf":  # readers allow bytes before the marker
+    if b"%PDF-" in head[:HEAD_BYTES] and _suffix_of(name) == ".pdf":  # PDF readers allow bytes before the marker.
         return Format.PDF
     return _text_format(name, media_type, head)
 

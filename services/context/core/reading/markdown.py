@@ -1,4 +1,4 @@
-"""Reads the outline of a Markdown text, which is stored unchanged."""
+"""Reads the outline of Markdown text, which is stored unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGNS: Final = re.compile(r"[*`]+")
 
 
 def read_markdown(text: str) -> ReadText:
-    """Return a cleaned text with the offsets of its headings. The first heading is the title."""
+    """Return the text unchanged, with the offsets of its headings. The first heading is the title."""
     headings = tuple(_headings_of(text))
     title = ""
     if headings:

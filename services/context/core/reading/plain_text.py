@@ -1,4 +1,4 @@
-"""Decodes the bytes of a text, as far as they reveal their encoding, and cleans the text for storage."""
+"""Decodes bytes that reveal their encoding, and cleans text for storage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import re
 from typing import Final
 
-_MARKS: Final = (  # UTF-32 before UTF-16, because the UTF-16 mark is a prefix of the UTF-32 mark
+_MARKS: Final = (  # UTF-32 precedes UTF-16, because the UTF-16 mark is a prefix of the UTF-32 mark.
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -37,13 +37,13 @@ def _decode(data: bytes, encoding: str) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a decoded text looks like text, which means few control characters among its first characters."""
+    """Return whether decoded bytes look like text, which has few control characters among its first characters."""
     sample = text[:_SAMPLE_CHARS]
     return len(_NOT_TEXT.findall(sample)) <= _MAX_CONTROL_RATIO * len(sample)
 
 
 def clean(text: str) -> str:
-    """Return a text with line feeds as line ends, without NUL and without lone surrogates."""
+    """Return text with line feeds as line ends, without NUL and without lone surrogates."""
     if "\r" in text or "\u2028" in text or "\u2029" in text:
         text = _LINE_END.sub("\n", text)
     return _HALF_OF_PAIR.sub("\ufffd", text.replace("\0", ""))

@@ -68,7 +68,10 @@ def _leaf_text(leaf: Any) -> str:
 
 
 def read_table(text: str, bounds: ReadingBounds) -> ReadText:
-    """Return a line for each row of a delimited table, as `write_rows` does. Raises InvalidRequest."""
+    """Return the rows of a delimited table in the form of `write_rows`.
+
+    Raises InvalidRequest if the table is malformed.
+    """
     csv.field_size_limit(bounds.max_bytes)
     rows = csv.reader(text.splitlines(keepends=True), delimiter=_delimiter_of(text))
     draft = TextDraft(bounds)

@@ -1,4 +1,4 @@
-"""Paths and patterns that select files below a folder of the deployment. This module accesses no file."""
+"""Selects files below a folder of the deployment by paths and patterns. This module accesses no file."""
 
 from __future__ import annotations
 

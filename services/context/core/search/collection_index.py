@@ -115,7 +115,7 @@ class CollectionIndex:
         """Return the index that results from the changes."""
         following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
-        # A damaged store may have chunks without a document, which could not be cited.
+        # A damaged store may have chunks without a document. They are left out, because they could not be cited.
         chunks = [chunk for chunk in changes.chunks if chunk.document_id in following._ordinals]
         for position, chunk in enumerate(chunks, len(self._ids)):
             following._positions[chunk.id] = position

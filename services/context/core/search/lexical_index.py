@@ -24,7 +24,7 @@ Positions = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 IMPACT_BYTES: Final = 8  # the size of a cached impact
-MERGE_RATIO: Final = 2  # a segment is merged into its predecessor unless the latter is over this many times as large
+MERGE_RATIO: Final = 2  # A segment is merged into a predecessor that is at most this many times as large.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 
 
 def _sorted_segment(terms: TermIds, positions: Positions, counts: NDArray[np.uint16]) -> Segment:
-    order = np.argsort(terms, kind="stable")  # keeps positions ascending within a term
+    order = np.argsort(terms, kind="stable")  # A stable sort keeps positions ascending within a term.
     terms = terms[order]
     is_first = np.ones(len(terms), dtype=np.bool_)
     is_first[1:] = terms[1:] != terms[:-1]

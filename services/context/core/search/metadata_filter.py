@@ -27,7 +27,7 @@ def compile_filter(field: str, text: str) -> Expression:
 
 
 def is_selected(expression: Expression, source: str, metadata_json: str) -> bool:
-    """Return whether the expression is true for a document. It is false if the document lacks a field that it reads.
+    """Return whether the expression is true for a document, or False if the document lacks a field of the expression.
 
     Raises InvalidRequest if the expression is not a condition.
     """

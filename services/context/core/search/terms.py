@@ -1,4 +1,4 @@
-"""Terms of texts: caseless words, stemmed in the language of the collection, and their compact encoding."""
+"""Counts and encodes the terms of texts: caseless words, stemmed in the language of the collection."""
 
 from __future__ import annotations
 

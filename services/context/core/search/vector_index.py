@@ -1,9 +1,9 @@
 """Search over unit vectors, which is exact up to a number of vectors and approximate beyond it.
 
-Exact search multiplies the whole matrix by a vector. Beyond EXACT_ROWS the signs of the components, one bit each,
-choose candidates by how many signs differ from the query's. Only the candidates' cosines are then computed (binary
-quantization with rescoring; Charikar, "Similarity Estimation Techniques from Rounding Algorithms", 2002). Signs need no
-training, so an index with signs grows as fast as an index without them.
+Exact search multiplies the whole matrix by a vector. Beyond EXACT_ROWS, candidates are chosen by the signs of their
+components, one bit each: those with the fewest signs that differ from the query's signs. Only the candidates' cosines
+are then computed (binary quantization with rescoring; Charikar, "Similarity Estimation Techniques from Rounding
+Algorithms", 2002). Signs need no training, so an index with signs grows as fast as an index without them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class VectorIndex:
                 rows = max(size, 2 * len(matrix), FIRST_ROWS)
                 matrix = np.zeros((rows, dimensions), dtype=np.float32)
                 signs = np.zeros((-(-dimensions // WORD_BITS), rows), dtype=np.uint64)
-                old_size = min(len(self._has_vector), len(self._matrix))  # later positions have no vectors
+                old_size = min(len(self._has_vector), len(self._matrix))  # Later positions have no vectors.
                 if self._matrix.shape[1] == dimensions:
                     matrix[:old_size], signs[:, :old_size] = self._matrix[:old_size], self._signs[:, :old_size]
                 else:
@@ -75,7 +75,7 @@ class VectorIndex:
         return VectorIndex(matrix, signs, has_vector)
 
     def cosine(self, query: Vector, allowed: Mask | None = None) -> Scores:
-        """Return the cosine of each position with the query, or NO_VECTOR.
+        """Return the cosine of each position's vector with the query, or NO_VECTOR.
 
         `allowed` limits the work to some positions, and any other position may get NO_VECTOR. Among more than
         EXACT_ROWS positions, only the nearest by signs get a cosine.
@@ -85,7 +85,7 @@ class VectorIndex:
             return np.full(size, NO_VECTOR)
         if allowed is not None and np.count_nonzero(allowed) <= MAX_GATHERED_RATIO * size:
             return self._cosine_of_some(query, np.flatnonzero(allowed & self._has_vector))
-        rows = min(size, len(self._matrix))  # positions without vectors may lie beyond the matrix
+        rows = min(size, len(self._matrix))  # Positions without vectors may lie beyond the matrix.
         if rows > EXACT_ROWS:
             return self._cosine_of_some(query, self._nearest_by_signs(query, allowed, rows))
         scores = np.full(size, NO_VECTOR)

@@ -1,1 +1,1 @@
-"""Implements the ports with llama.cpp: models, tokens, and the engines for texts, embeddings and pairs."""
+"""Implements the ports with llama.cpp: loads models, tokenizes, generates text, makes embeddings and scores pairs."""

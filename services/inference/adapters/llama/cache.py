@@ -1,4 +1,4 @@
-"""The options of a loaded model, and the cells and memory of its KV cache."""
+"""Defines the options for loading a model, and checks that its KV cache is supported and fits into memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SCORE_BYTES = 4
 class EngineOptions:
     """Options for loading a model.
 
-    A `threads` of 0 means the number of cores, a `gpu_layers` of -1 means all layers, and a `kv_tokens` of 0 means
-    twice the context window. A smaller number of cells than the window is raised to the window. Keys and values are f16
-    or q8_0; without flash attention, values are always f16. A batch that contains only prompts may have up to
-    `prompt_steps` times `batch_tokens` tokens.
+    A `threads` of 0 selects the number of cores, a `gpu_layers` of -1 selects all layers, and a `kv_tokens` of 0
+    selects twice the context window. If `kv_tokens` is smaller than the window, the cache still has as many cells as
+    the window. Keys and values are f16 or q8_0; without flash attention, values are always f16. A batch that contains
+    only prompts may have up to `prompt_steps` times `batch_tokens` tokens.
     """
 
     context_tokens: int = 4096
@@ -45,14 +45,14 @@ class EngineOptions:
 
     @property
     def cell_types(self) -> tuple[str, str]:
-        """The types of keys and values. llama.cpp supports 8-bit values only with flash attention."""
+        """The types of keys and values. Values have 16 bits without flash attention, which 8-bit values require."""
         if self.flash_attention:
             return self.key_type, self.value_type
         return self.key_type, BITS_16
 
 
 class CacheShape:
-    """The KV cache of a model, as the options determine it."""
+    """Computes the size of a model's KV cache from the options, and checks that the cache is supported."""
 
     def __init__(self, model: llama_cpp.llama_model_p, path: Path, *, context_window: int) -> None:
         self._model = model
@@ -67,7 +67,7 @@ class CacheShape:
         self._check_memory(options)
 
     def cells(self, options: EngineOptions) -> int:
-        """Return the number of cells."""
+        """Return the number of cells in the KV cache."""
         return int(max(self._window, options.kv_tokens or 2 * self._window))
 
     def bytes_per_token(self, options: EngineOptions) -> int:
@@ -80,7 +80,8 @@ class CacheShape:
     def prompt_batch_tokens(self, options: EngineOptions, batch_tokens: int) -> int:
         """Return the maximum number of tokens in a batch of prompts.
 
-        Without flash attention, llama.cpp allocates the scores of all cells for each token of the largest batch.
+        Without flash attention, the maximum also bounds memory, because llama.cpp allocates the scores of all cells for
+        each token of the largest batch.
         """
         cells = self.cells(options)
         limit = min(options.prompt_steps * batch_tokens, cells)

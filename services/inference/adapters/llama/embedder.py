@@ -1,4 +1,4 @@
-"""TextEmbedder and CrossEncoder over llama.cpp's low-level API. Contexts have empty caches before each batch."""
+"""Implements TextEmbedder and CrossEncoder with llama.cpp's low-level API. Each batch starts with an empty cache."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EmbedderOptions:
     """Options for loading a model.
 
     The texts of a batch have at most `batch_tokens` tokens in total. A longer text, up to the window, is processed
-    alone. `pooling` overrides the model's pooling. A `threads` of 0 means the number of cores, and a `gpu_layers` of -1
-    means all layers.
+    alone. `pooling` overrides the model's pooling. A `threads` of 0 selects the number of cores, and a `gpu_layers` of
+    -1 selects all layers.
     """
 
     context_tokens: int = 4096
@@ -106,7 +106,7 @@ class _Context:
 
 
 class LlamaCppEmbedder:
-    """A loaded GGUF model that pools a text into a vector; close it to free its memory."""
+    """A loaded GGUF model that pools text into a vector. Close it to free its memory."""
 
     poolings: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
@@ -273,7 +273,7 @@ def _context_params(tokens: int, options: EmbedderOptions, flash_attention: int)
     # Pooling and bidirectional attention need a whole text in one micro-batch: llama.cpp aborts otherwise.
     params.n_ctx = params.n_batch = params.n_ubatch = tokens
     params.n_seq_max = options.max_texts
-    params.kv_unified = True  # a single text may fill the whole context
+    params.kv_unified = True  # allows a single text to fill the whole context
     params.embeddings = True
     params.pooling_type = options.pooling
     params.n_threads = params.n_threads_batch = options.threads or os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""TextEngine over llama.cpp's low-level API: one context, whose sequences share one unified KV cache."""
+"""Implements TextEngine with llama.cpp's low-level API. All sequences of a context share one unified KV cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CELL_TYPES = {BITS_16: llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_
 
 
 class LlamaCppEngine:
-    """A loaded GGUF model; close it to free its memory."""
+    """A loaded GGUF model. Close it to free its memory."""
 
     def __init__(
         self, path: Path, info: ModelInfo, options: EngineOptions, *, weights: llama_cpp.llama_model_p | None = None
@@ -58,7 +58,7 @@ class LlamaCppEngine:
         self._vocabulary = LlamaVocabulary(self._tokenizer)
 
     def beside(self, options: EngineOptions) -> LlamaCppEngine:
-        """Return another context over the same weights; close it before this engine."""
+        """Return an engine with another context over the same weights. Close it before this engine."""
         return LlamaCppEngine(self._path, self._info, options, weights=self._model)
 
     def retune(self, **changes: Any) -> None:
@@ -144,8 +144,8 @@ class LlamaCppEngine:
     def mixes_steps(self) -> bool:
         """Whether outputs and prompts in one `decode` call are as fast as in two calls.
 
-        With flash attention on a CPU, a combined call is slower. llama.cpp computes few rows one by one, which is slow
-        for prompts, and many rows in tiles, in which each row visits the cells of all sequences.
+        With flash attention on a CPU, a combined call is slower. llama.cpp computes a small number of rows one by one,
+        which is slow for prompts, and many rows in tiles, in which each row visits the cells of all sequences.
         """
         return not self._has_tiles
 
@@ -166,7 +166,10 @@ class LlamaCppEngine:
 
     @property
     def cell_format(self) -> str:
-        """The options that determine the content of cells, besides the model's file; empty if copies cannot be cut."""
+        """The options that, together with the model's file, determine the content of cells.
+
+        The string is empty if a copy of cells cannot be shortened.
+        """
         if self._has_window:
             return ""  # a copy holds only the window before the sequence's end, so it is wrong for a shorter sequence
         key_type, value_type = self._options.cell_types
@@ -187,7 +190,7 @@ class LlamaCppEngine:
         return str(template.decode("utf-8", "replace"))
 
     def special_text(self, token: int) -> str:
-        """Return the text of a control token. A negative id means no token, and its text is empty."""
+        """Return the text of a control token. A negative id stands for no token, for which the text is empty."""
         if token < 0:
             return ""
         return self._tokenizer.render(token, with_special=True).decode("utf-8", "replace")
@@ -204,7 +207,7 @@ class LlamaCppEngine:
 
     @property
     def longest_token_bytes(self) -> int:
-        """Maximum bytes of text in one token."""
+        """The maximum number of bytes of text in one token."""
         return self._tokenizer.longest_token_bytes
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -244,7 +247,10 @@ class LlamaCppEngine:
         return self._logits_there
 
     def _decode_images(self, slices: Sequence[Slice]) -> int:
-        """Decode the embeddings in a separate batch, as llama.cpp requires. Return its code, or 0 for no embeddings."""
+        """Decode the embeddings in a separate batch, as llama.cpp requires.
+
+        Returns llama.cpp's code, or 0 if there are no embeddings.
+        """
         if all(part.embeddings is None for part in slices):
             return 0
         if self._image_batch is None:
@@ -269,8 +275,8 @@ class LlamaCppEngine:
     def _hold_twice(self, sequence_id: int, start: int) -> None:
         """Make a second sequence hold the cells of a sequence from position `start` on.
 
-        If only one sequence holds a cell, llama.cpp frees it once the window of that sequence has passed it. The cell
-        is still needed after a truncation, or by a sequence that shares a part.
+        llama.cpp frees a cell that only one sequence holds once that sequence's window has passed the cell. However,
+        the cell is still needed after a truncation, or by a sequence that shares a prefix.
         """
         second = self._second(sequence_id)
         llama_cpp.llama_memory_seq_rm(self._memory, second, start, -1)
@@ -307,7 +313,7 @@ class LlamaCppEngine:
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Drop the parked cells of `key`; without parked cells, do nothing."""
+        """Drop the parked cells of `key`, if there are any."""
         self._parked.pop(key, None)
 
     def _state_of(self, sequence_id: int) -> Cells:

@@ -1,4 +1,4 @@
-"""A llama_batch over preallocated arrays."""
+"""Fills llama.cpp's batches through preallocated arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.inference.core.scheduling.batch import Slice
 class TokenBatch:
     """A llama_batch over preallocated arrays, which is filled without a call per token.
 
-    With `dimensions`, the batch holds image embeddings instead of tokens. It skips slices of the other kind.
+    With `dimensions`, the batch holds image embeddings instead of tokens. `fill` skips slices of the other kind.
     """
 
     def __init__(self, capacity: int, dimensions: int = 0) -> None:

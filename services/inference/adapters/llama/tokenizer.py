@@ -14,12 +14,13 @@ import llama_cpp
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
 from services.inference.core.answers.dialect import MEANT_CONTROL_TEXTS
 
-# llama.cpp decomposes text for WordPiece models, but drops all letters of a Hangul syllable except the first.
+# llama.cpp decomposes text for WordPiece models, but keeps only the first letter of a Hangul syllable. The tokenizer
+# therefore decomposes these syllables itself.
 _HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
 _MAX_ADDED_TOKENS = 8  # maximum number of special tokens that a tokenizer adds to a text
-# The time that llama.cpp needs for a text grows with the square of the number of markers.
+# The time that llama.cpp needs for text grows with the square of the number of markers, so longer text is cut.
 _MARKERS_AT_ONCE = 32
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -61,9 +62,10 @@ class LlamaTokenizer:
         return list(tokens[:count])
 
     def _cut(self, text: str, *, adds_special: bool, parses_special: bool) -> list[str]:
-        """Cut a text into parts with few markers each, whose tokens together are the tokens of the whole text.
+        """Cut text into parts that, tokenized separately, yield the tokens of the whole text.
 
-        Each part except the first begins with a marker, because no token crosses the start of a marker.
+        Each part has few markers. Each part except the first begins with a marker, because no token crosses the start
+        of a marker.
         """
         if not self._may_cut or (adds_special and llama_cpp.llama_vocab_get_add_eos(self.vocab)):
             return [text]

@@ -19,8 +19,8 @@ log = get_logger(__name__)
 TILE_TOKENS = 64
 _VALUE_BYTES = 256
 _GGML_LOG_LEVEL_WARN = 3
-# Linux on x86-64 has these numbers for the system call arch_prctl, for its request for permission to use a feature of
-# the processor, and for the feature of AMX tile data.
+# On x86-64 Linux, these numbers select the system call arch_prctl, its request for permission to use a processor
+# feature, and the feature of AMX tile data.
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 

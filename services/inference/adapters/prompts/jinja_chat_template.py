@@ -1,4 +1,4 @@
-"""ChatTemplate over the model's jinja template, which runs in a sandbox because model files are untrusted."""
+"""Implements ChatTemplate with the model's Jinja template, in a sandbox because model files are untrusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ImageEncoder over llama.cpp's multimodal library, which receives pixels and never parses image files."""
+"""Implements ImageEncoder with llama.cpp's multimodal library, which receives pixels and never parses image files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MtmdEncoder:
     """The image encoder in a projector file, for a loaded model. Close it before the model is freed.
 
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if the file is not the model's projector, or if the projector's images
-    need another kind of decoding.
+    need a kind of decoding that the engine does not support.
     """
 
     def __init__(self, path: Path, model: llama_cpp.llama_model_p, *, threads: int, uses_gpu: bool) -> None:
@@ -60,7 +60,7 @@ class MtmdEncoder:
 
     @contextmanager
     def _chunks_of(self, image: DecodedImage) -> Iterator[Any]:
-        """Yield the library's chunks of an image: tokens around the image or around its parts."""
+        """Yield the library's chunks of an image: its parts, and the tokens around the image or around its parts."""
         library = self._library
         pixels = (ctypes.c_uint8 * len(image.rgb)).from_buffer_copy(image.rgb)
         marker = library.mtmd_default_marker()

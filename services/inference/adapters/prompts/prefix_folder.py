@@ -1,8 +1,9 @@
-"""PrefixStore over a folder with one file per block. Services on several machines may share the folder.
+"""Implements PrefixStore as a folder with one file per block. Services on several machines may share the folder.
 
-A file begins with a digest of its name and its cells, so that a torn, damaged or renamed file is detected and deleted.
-The modification time of a file is the time of its last use. After a service has written enough, it counts the files
-again and deletes the least recently used files beyond its bound. Another service may delete the same files meanwhile.
+A file begins with a digest of the file's name and cells, so that a torn, damaged or renamed file is detected and
+deleted. The modification time of a file is the time of its last use. After a service has written a certain share of the
+folder's bound, it counts the files again and deletes the least recently used files beyond its bound. Another service
+may delete the same files meanwhile.
 """
 
 from __future__ import annotations
@@ -114,9 +115,9 @@ class PrefixFolder:
         return self._folder / f"{name}{_SUFFIX}"
 
     def _make_room(self, size: int) -> int:
-        """Delete the least recently used files to make room for `size` bytes; return the bytes of the remaining files.
+        """Delete the least recently used files to make room for `size` bytes.
 
-        Deletes no file if all files and the `size` bytes fit.
+        Returns the total size of the remaining files. Deletes no file if all files and the `size` bytes fit.
         """
         files = sorted(self._files(), key=lambda file: file.used_ns)
         total = sum(file.size for file in files)

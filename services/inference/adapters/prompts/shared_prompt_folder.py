@@ -1,4 +1,4 @@
-"""The operator's shared prompts: the files `<name>.txt` and `<name>.md` in a folder."""
+"""Reads the operator's shared prompts: the files `<name>.txt` and `<name>.md` in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of an engine's responses that this service reads. A missing or null field gets its default."""
+"""Parses the parts of an engine's responses that this service reads. A missing or null field gets its default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ValueT = TypeVar("ValueT")
 
 
 def _text(value: Any) -> Any:
-    """Replace the lone surrogates in a text, because no protocol can carry them."""
+    """Replace lone surrogates, which no protocol can carry. Returns an empty string for None."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -65,7 +65,7 @@ class _Alternative(_Form):
 
 
 class _Logprobs(_Form):
-    """Log-probabilities. A chat has them in `content`, and raw text has them in the other fields."""
+    """The log-probabilities of a choice: a chat has them in `content`, and raw text has them in the other fields."""
 
     content: Several[_Alternative] = []
     tokens: Several[Text] = []

@@ -1,4 +1,7 @@
-"""RemoteEngine over OpenAI's HTTP API, which vLLM, SGLang, llama-server, Ollama, hosted services and pagantic serve."""
+"""Implements RemoteEngine over OpenAI's HTTP API.
+
+vLLM, SGLang, llama-server, Ollama, hosted services and pagantic itself serve this API.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ _FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, Recu
 
 
 def error_of(error: Exception, engine: str, key_name: str) -> PaganticError:
-    """Return the PaganticError that corresponds to an error of the library.
+    """Return the PaganticError that corresponds to an error of the client library.
 
     `engine` names the engine, and `key_name` names the source of its key.
     """
@@ -147,9 +150,9 @@ def _printable(text: str) -> str:
 
 
 def _retry_after_s(headers: httpx2.Headers) -> float:
-    """Return the seconds of Retry-After, limited to between 0.1 s and one hour.
+    """Return the wait that Retry-After requests, in seconds, limited to between 0.1 s and one hour.
 
-    The header is a number or a date (RFC 9110).
+    The header contains a number or a date (RFC 9110).
     """
     text = headers.get("retry-after", "")
     try:
@@ -164,7 +167,10 @@ def _retry_after_s(headers: httpx2.Headers) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and key of an engine. An empty key means no key. `key_name` describes the source of the key."""
+    """The address and key of an engine.
+
+    If `key` is empty, no key is sent. `key_name` describes the source of the key.
+    """
 
     alias: str
     url: str
@@ -174,7 +180,7 @@ class Endpoint:
 
 
 class OpenAiEngine:
-    """The engine at one address. It never repeats a request; callers decide whether to repeat it."""
+    """The engine at one address. A failed request is never repeated here: callers decide whether to repeat it."""
 
     def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
         self._name = f"the engine of model {endpoint.alias!r}"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import httpx2
 
-# An event of a stream becomes a gRPC message, whose limit is 4 MiB.
+# An event of a stream becomes a gRPC message, so this limit stays below the limit of 4 MiB for such messages.
 MAX_EVENT_BYTES = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
 WRITE_TIMEOUT_S = 30.0
-# The library adds headers about this machine, and headers that the environment sets for other services.
+# Only these headers are sent. The library adds others that describe this machine, or that the environment sets for
+# other services.
 _SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
 
 
@@ -33,12 +34,13 @@ class ConnectionLimits:
 def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.AsyncClient:
     """Return a client that follows no redirects and reads no proxy from the environment.
 
-    An empty `key` means no key. `ca_file` contains the authorities that may certify the engine; an empty `ca_file`
-    selects the authorities of the system. Raises OSError if the file cannot be read.
+    If `key` is empty, no key is sent. `ca_file` contains the authorities that may certify the engine; an empty
+    `ca_file` selects the authorities of the system. Raises OSError if the file cannot be read.
     """
     return httpx2.AsyncClient(
         transport=BoundedTransport(limits, key, ca_file),
-        # The decompressed size of a response could exceed the bytes that are counted.
+        # Compression is not requested, because only the received bytes are counted, and decompression could exceed the
+        # limit.
         headers={"accept-encoding": "identity"},
         follow_redirects=False,
         trust_env=False,

@@ -35,7 +35,7 @@ _CALL_SEPARATORS = (",", ";")
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form of the answers to one request, which determines the arguments of their parsers."""
+    """The form of the answers to one request, which determines how their parsers are set up."""
 
     dialect: Dialect
     tool_names: tuple[str, ...] = ()
@@ -186,7 +186,7 @@ class AnswerParser:
         return reasoning[1]
 
     def _is_left_over(self, ends: Sequence[str]) -> bool:
-        """Return whether only separators or the beginning of a block's end follow the last call."""
+        """Return whether only separators or a prefix of a block's closing marker follow the last call."""
         if self._text.char:
             return False
         rest = self._text.held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))
@@ -197,7 +197,7 @@ class AnswerParser:
 
 
 def _add_end(ends: list[str], marker: str) -> None:
-    """Add the end of the block that `marker` opens to `ends`."""
+    """Append to `ends` the closing marker, if any, of the block that `marker` opens."""
     end = ENDS_OF_BLOCKS.get(marker)
     if end and end not in ends:
         ends.append(end)

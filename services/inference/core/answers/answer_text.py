@@ -1,4 +1,4 @@
-"""The text of an answer as it arrives: held back, or shown as content, reasoning or calls. Knows no call format."""
+"""Holds back an answer's text as it arrives, or shows it as content, reasoning or calls. Knows no call format."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class AnswerText:
         yield
 
     def show(self, kind: Kind, text: str) -> None:
-        """Show a text while nothing is held. Consecutive texts with the same kind object become one piece."""
+        """Show text while nothing is held. Consecutive texts with the same kind object become one piece."""
         if self._shown and self._shown[-1][0] is kind:
             self._shown[-1][1].append(text)
         else:

@@ -1,4 +1,4 @@
-"""The formats of a tool call, as rules over the text of an answer. Knows nothing of the text around a call."""
+"""Defines rules that read each format of a tool call in an answer. They ignore the text around a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER_KEYS = ('"id"', '"type"')  # an object with any other key is not a call
 
 @dataclass(slots=True)
 class _CallObject:
-    """A call whose object is being read. `arguments` are set if they preceded the name."""
+    """A call whose object is being read. `arguments` is set only if the arguments preceded the name."""
 
     name: str = ""
     arguments: str = ""
@@ -71,7 +71,7 @@ class CallRules:
         return (yield from self._arguments_of(name))
 
     def _name(self) -> Reading[str]:
-        """Hold the longest prefix of an offered name. Returns the complete name, or an empty string otherwise."""
+        """Hold the longest prefix of an offered name. Returns the name, or an empty string if it is incomplete."""
         text, read = self._text, ""
         while text.char and any(name.startswith(read + text.char) for name in self._names):
             read += text.char

@@ -1,4 +1,4 @@
-"""The markup that a model uses for reasoning and tool calls, derived from its chat template."""
+"""Derives the markup that a model uses for reasoning and tool calls from the model's chat template."""
 
 from __future__ import annotations
 

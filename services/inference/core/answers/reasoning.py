@@ -1,4 +1,4 @@
-"""Reasoning before the answer: the constraint binds only the answer, and a limit ends the reasoning.
+"""Lets a model reason before its answer: the constraint binds only the answer, and a limit ends the reasoning.
 
 Theory of operation. The output of a reasoning model consists of reasoning, the closing marker, and the answer. While
 the model reasons, every token may follow except the tokens that end the output. At the limit, only the closing tokens

@@ -1,4 +1,4 @@
-"""Images in a prompt, which are positions with embeddings from the model's image encoder instead of tokens."""
+"""Lays out images in a prompt, which are positions with embeddings from the image encoder instead of tokens."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def run_end(spans: Sequence[ImageSpan], position: int, end: int) -> int:
 
 
 def embeddings_at(spans: Sequence[ImageSpan], position: int, end: int) -> Embeddings | None:
-    """Return the embeddings from a position up to `end`, within one image, or None if there are tokens."""
+    """Return the embeddings from `position` up to `end`, within one image, or None if a token is at `position`."""
     for span in spans:
         if span.start <= position < span.end:
             return span.embeddings[position - span.start : end - span.start]

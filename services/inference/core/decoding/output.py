@@ -1,4 +1,4 @@
-"""The output of candidates that have sampled the same tokens so far. It turns logits into tokens and text.
+"""Turns logits into the tokens and the text of candidates that have sampled the same tokens so far.
 
 Theory of operation. `rank` takes the logits after the output's last token and returns the tokens that may come next.
 Each candidate draws from these tokens. `accept` takes the drawn token and returns the tokens to decode next. These are
@@ -128,7 +128,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The tokens that may follow the output, and the log-probabilities of all tokens if the request asks for any."""
+    """The tokens that may follow the output, and the log-probabilities of all tokens if the request asks for them."""
 
     choices: Choices
     log_probabilities: NDArray[np.float64] | None
@@ -148,7 +148,7 @@ class Step:
 
 
 class Output(Protocol):
-    """The output of candidates, as the theory of operation describes."""
+    """The output of candidates that have sampled the same tokens so far."""
 
     output_tokens: int
     constraint_satisfied: bool
@@ -171,7 +171,7 @@ class Output(Protocol):
 class SampledOutput:
     """An output whose tokens are sampled. If `top_logprobs` is None, no log-probabilities are reported.
 
-    A token in `stop_tokens` ends the output. `matched_stop` is the stop token or stop string that ended it.
+    A token in `stop_tokens` ends the output. `matched_stop` is the stop token or stop string that ended the output.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class SampledOutput:
     def resume(self, tokens: Sequence[int], draw: Callable[[], float]) -> str:
         """Begin with the tokens of an earlier decoding and return their text. Draws as often as that decoding did.
 
-        Raises InvalidRequest for tokens that this output cannot begin with, and for tokens that end it.
+        Raises InvalidRequest if this output cannot begin with the tokens, or if a token ends this output.
         """
         position = 0
         while position < len(tokens):

@@ -1,1 +1,1 @@
-"""Models that other engines serve, and routes over models: outgoing requests and incoming answers."""
+"""Rules for models that other engines serve and for routes over models: outgoing requests and incoming answers."""

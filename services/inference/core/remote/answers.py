@@ -182,7 +182,7 @@ class _Candidate:
     is_cancelled: bool = False
 
     def count(self, piece: ChoicePiece) -> None:
-        """Count the tokens of a piece: one per log-probability, and at least one."""
+        """Count the tokens of a piece: one per log-probability, and at least one token."""
         if not (piece.content or piece.reasoning or piece.calls):
             return
         tokens = max(1, len(piece.logprobs))

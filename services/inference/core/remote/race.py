@@ -24,8 +24,8 @@ class Race:
 
     Attributes:
         count: The number of models.
-        hedge_after_s: The seconds of silence after which the next model also starts. With None, it starts only after a
-            failure.
+        hedge_after_s: The seconds of silence after which the next model also starts. If None, the next model starts
+            only after a failure.
         started: The number of started models.
         running: The positions of the started models that have not failed.
         next_at_s: The time when the next model starts, or infinity if it never starts.

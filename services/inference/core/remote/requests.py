@@ -1,4 +1,4 @@
-"""Writes a request as JSON for OpenAI's API and estimates its tokens. Omits fields that the caller did not set."""
+"""Writes a request as JSON for OpenAI's API, and estimates token counts. Omits fields that the caller did not set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ BYTES_PER_TOKEN = 3  # most texts have fewer tokens: English has 4 to 5 bytes a 
 # The approximate number of tokens that a template adds to each message and to each tool.
 MESSAGE_TOKENS = 8
 TOOL_TOKENS = 16
-# The constraint service adds options for our own engine to schemas, under this key.
+# The constraint service adds options for our own engine to schemas under this key. Other engines do not know these
+# options, so they are removed.
 _ENGINE_OPTIONS = "x-guidance"
 CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
@@ -45,7 +46,7 @@ _MAX_SEED = 2**63 - 1  # engines store a seed as a signed 64-bit integer
 
 
 def estimate_text(text: str) -> int:
-    """Return the estimated token count of a text, which is 0 for an empty text."""
+    """Return the estimated token count of text, which is 0 for an empty string."""
     return -(-len(text.encode(errors="replace")) // BYTES_PER_TOKEN)
 
 

@@ -37,7 +37,7 @@ _INDEX = attrgetter("index")
 
 
 class Advancing:
-    """Applies rows of logits to the branches of a seating. Appends the events of each change."""
+    """Applies rows of logits to the branches of a seating. Appends the resulting events to the given list."""
 
     def __init__(self, seating: Seating) -> None:
         self._seating = seating

@@ -1,4 +1,4 @@
-"""Fills one batch: which branches are served, with how many of their pending tokens, and with which drafts.
+"""Fills one batch: chooses the branches to serve, the number of pending tokens of each, and the drafts.
 
 Theory of operation. Each tenant gets its share of the step's tokens. The part of a share that a tenant does not need
 goes to the other tenants. Among the branches of a tenant, those with few pending tokens come first, and of these the
@@ -107,7 +107,7 @@ class Turn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """The maximum tokens of a step: `step`, or `prompt` if that is larger and the step computes no output.
+    """The maximum number of tokens in a step: `step`, or a larger `prompt` if the step computes no output.
 
     Without a `turn`, outputs and prompts are computed together.
     """
@@ -154,7 +154,7 @@ def fill_batch(
 
 
 def _branches_of(turn: Turn, seated: Sequence[Branch]) -> tuple[Sequence[Branch], float]:
-    """Return the branches of a turn, and the maximum seconds of a step that contains only prompts."""
+    """Return the branches of a turn, and the maximum duration in seconds of a step that contains only prompts."""
     outputs = [branch for branch in seated if branch.pending and not _is_prompt(branch)]
     prompts = [branch for branch in seated if _is_prompt(branch)]
     if not (outputs and prompts):

@@ -67,7 +67,7 @@ MAX_PROMPTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The next step: operations on the cache, in order, then one batch, which may be empty, and the events so far."""
+    """The next step: the operations on the cache in order, the batch, which may be empty, and the events so far."""
 
     operations: tuple[Operation, ...]
     slices: tuple[Slice, ...]
@@ -99,7 +99,7 @@ class Limits:
 
 
 class Scheduler:
-    """All requests of one engine. Alternate between `decide` and one of `apply`, `refuse` and `fail`.
+    """Schedules all requests of one engine. Alternate between `decide` and one of `apply`, `refuse` and `fail`.
 
     The batches of a draft model come between these two calls.
 
@@ -186,7 +186,7 @@ class Scheduler:
         return frozenset(self._cached_prompts.keys)
 
     def cached_runs(self, tenant: str) -> tuple[int, list[CachedRun]]:
-        """Return the owner number of a tenant, and the cached and parked tokens of all owners."""
+        """Return the number that identifies a tenant's tokens, and the cached and parked tokens of all owners."""
         return self._owners.number_of(tenant), self.tree.runs()
 
     def kept_tokens(self, request: DecodeRequest) -> int:
@@ -369,7 +369,10 @@ class Scheduler:
         self.costs.load.add(parts, self.tree.used_tokens, cost)
 
     def _judge(self, item: Work, accepted: int) -> int:
-        """Learn from the draft of an item. Returns its accepted tokens if the draft model made it, or 0 otherwise."""
+        """Learn from the draft of an item.
+
+        Returns the number of accepted tokens if the draft model made the draft, or 0 otherwise.
+        """
         branch, drafted = item.branch, len(item.draft)
         if self.draft_model is not None and item.is_guessed:
             self.guessed.add(drafted, accepted)
@@ -413,7 +416,7 @@ class Scheduler:
         return work
 
     def _shrink(self, item: Work, events: list[SchedulerEvent]) -> list[Work]:
-        """Return the only work, cut to the free cells. Fails its request if no cell is free."""
+        """Return the only item of work, cut to the number of free cells. Fails its request if no cell is free."""
         item.size = min(item.size, self.tree.free_tokens)
         if item.size > 0:
             return [item]
@@ -454,7 +457,7 @@ class Scheduler:
 
 
 def _cells_of(work: Sequence[Work]) -> int:
-    """Return the number of cells that the work needs, including granted drafts."""
+    """Return the number of cells that the work needs, including drafts and the tokens that may still be drafted."""
     cells = 0
     for item in work:
         cells += item.size + len(item.draft) + item.guesses

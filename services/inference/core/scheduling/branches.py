@@ -1,4 +1,4 @@
-"""A request while it is decoded: its ticket, branches, candidates and events.
+"""Defines the state of a request while it is decoded: its ticket, branches, candidates and events.
 
 A ticket is one request in the scheduler. Its candidates are its answers. Candidates that have sampled the same tokens
 so far are one branch. Events report each change to the request's receiver in order. Prompted comes first, then any
@@ -35,8 +35,8 @@ class DecodeRequest:
         may_draft: Whether a draft model may also draft.
         shared_tokens: The length of the prompt's prefix that all tenants share in the cache. The rest is shared only
             among requests of the same `tenant`.
-        kept_tokens: The number of tokens of an ended candidate that the cache keeps for later requests. With None, it
-            keeps all tokens.
+        kept_tokens: The number of tokens of an ended candidate that the cache keeps for later requests. If None, the
+            cache keeps all tokens.
         reports_tokens: Whether progress includes the new tokens, even before they form a whole character.
         said_tokens: The tokens that the output begins with and has already accepted. `said_text` is reported once they
             are computed.
@@ -75,7 +75,7 @@ class DecodeRequest:
 
 @dataclass(slots=True)
 class Candidate:
-    """A candidate, which is one of a request's answers."""
+    """A candidate answer to a request, with the random draws that select its tokens."""
 
     index: int
     draw: Callable[[], float]
@@ -215,7 +215,7 @@ class Prompted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Reports new text that some candidates of a request share. Each now has `output_tokens` tokens."""
+    """Reports new text that some candidates of a request share. Each of them now has `output_tokens` tokens."""
 
     number: int
     candidates: tuple[int, ...]

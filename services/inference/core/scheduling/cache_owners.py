@@ -56,7 +56,7 @@ class CacheOwners:
 
 
 def owner_of(key: int) -> int:
-    """Return the owner number of a key."""
+    """Return the owner number that a key contains."""
     return key >> _OWNER_SHIFT
 
 

@@ -1,4 +1,4 @@
-"""Drafts of a draft model: its sequences, which follow the branches, and its batches.
+"""Plans the batches of a draft model, and the sequences in its cache, which follow the main model's branches.
 
 Theory of operation. A draft model is a smaller model with the same tokens, in a separate engine. If drafts are
 worthwhile for a branch, the branch has a follower. A follower is a sequence in that engine's cache, which computes the
@@ -96,7 +96,7 @@ class DraftModel:
         self._has_begun = False
 
     def plan(self, work: Sequence[Work], branches: Sequence[Branch], left: int, costs: StepCosts) -> None:
-        """Grant drafts of at most `left` tokens in total, as `guesses` of the work."""
+        """Choose the work that gets drafts, at most `left` tokens in total, and set the `guesses` of that work."""
         self._begin(work, left)
         self._forget(branches)
         if self.is_off or left <= 0:
@@ -147,7 +147,7 @@ class DraftModel:
         self._spent_s += cost_s
 
     def finish(self) -> None:
-        """Put each draft into its work."""
+        """Put each finished draft into the work for which it was made."""
         for guess in self._guesses:
             guess.item.draft = guess.tokens
             guess.item.guesses = 0

@@ -63,9 +63,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """A step before the draft model adds drafts.
+    """The size of a step before the draft model adds drafts.
 
-    The shape holds the number of rows, of branches that continue in the step, and of rows left.
+    `rows` is the number of rows, `served` is the number of branches that continue in the step, and `left` is the number
+    of rows that may be added.
     """
 
     rows: int
@@ -87,7 +88,7 @@ class DraftPolicy(Protocol):
         """Return whether the draft model should start to follow a branch."""
 
     def try_out(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
-        """Begin a trial with a branch if its cost can be paid, and return whether the trial began."""
+        """Begin a trial with a branch if the account can pay for it, and return whether the trial began."""
 
     def learn_draft(self, rows: int, cost_s: float) -> None:
         """Learn the cost of a step of the draft model."""
@@ -189,7 +190,7 @@ class MeasuredWorth:
         self._draft_costs = StepCosts()
 
     def _best_depth(self, drafting: Sequence[Standing], shape: StepShape, costs: StepCosts) -> tuple[float, int]:
-        """Return the best expected tokens per second with equally long drafts for some branches, and their length."""
+        """Return the best expected tokens per second if some branches get drafts of equal length, and that length."""
         best, best_depth = 0.0, 0
         tokens = float(shape.served)
         count = len(drafting)

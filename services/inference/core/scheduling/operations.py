@@ -1,4 +1,4 @@
-"""Operations on the cells of the engine's KV cache, which the scheduler plans and the engine's loop applies."""
+"""Defines the operations on the engine's KV cache that the scheduler plans and the engine's loop applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens with a copy of their KV cells in host memory, to be copied back instead of recomputed.
+"""Indexes tokens whose KV cells are parked in host memory, to be copied back instead of recomputed.
 
 Copying takes milliseconds while computing takes seconds, and cells that stay in the cache slow every step.
 
@@ -80,8 +80,8 @@ class ParkedPrefixes:
     def add(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Added | None:
         """Add an entry, and return the pieces to copy and to drop.
 
-        Returns None if another entry begins with all its tokens, or if it is too large. If `ends` is given, new pieces
-        end only at these ascending positions, the last of which is the number of tokens.
+        Returns None if another entry begins with all of `tokens`, or if the new entry would be too large. If `ends` is
+        given, new pieces end only at these ascending positions, the last of which is the number of tokens.
         """
         allowed = tuple(ends)
         common = {entry: common_length(entry.tokens, tokens, len(tokens)) for entry in self._entries}

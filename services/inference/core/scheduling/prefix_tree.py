@@ -1,4 +1,4 @@
-"""The tokens in the KV cache and the sequences that hold them: a radix tree over the tokens of all sequences.
+"""Tracks the tokens in the KV cache and the sequences that hold them, in a radix tree over all sequences' tokens.
 
 Theory of operation. A node is a run of tokens whose cells exist once in the unified KV cache. A sequence is a path from
 the root to the end of a node. A sequence shares the computed tokens of another sequence by a copy, which needs no more

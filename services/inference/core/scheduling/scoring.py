@@ -1,4 +1,4 @@
-"""Scores given texts: an output whose tokens are given and drafted as a whole, so that its rows share one batch.
+"""Scores given text by drafting all of its tokens at once, so that their rows share one batch.
 
 Theory of operation. The continuations of a prompt form a tree of prefixes. A row of logits after a prefix holds the
 probabilities of every next token, so any number of one-token labels costs one row. A `Reading` is a path through the

@@ -138,7 +138,7 @@ class Seating:
 
     @property
     def _free_places(self) -> int:
-        """The number of further branches that may run; negative if branches parted since the last admission."""
+        """The number of further branches that may run. It is negative if branches parted since the last admission."""
         return self._max_running - sum(not branch.is_set_aside for branch in self.branches)
 
     def _seat_next(self) -> bool:
@@ -308,7 +308,7 @@ class Fairness:
 
 
 class LogitsMemo:
-    """Rows of logits whose tokens other candidates or requests are likely to repeat. Drops the least recently used.
+    """Keeps rows of logits that later draws are likely to need, and drops the least recently used row.
 
     If a prompt is repeated, or another candidate samples the same tokens, the row is known and only the draw is new.
     The distribution is the same, and nothing is computed.

@@ -41,7 +41,7 @@ MAX_PENDING = 256
 MAX_KNOWN = 65_536
 RENEW_S = 600.0
 
-# Returns a sequence that holds the first keys up to a length, or None if there is no such sequence.
+# A function that returns a sequence that holds the first keys up to a length, or None if there is no such sequence.
 HolderOf = Callable[[Sequence[int], int], int | None]
 
 
@@ -60,7 +60,7 @@ NO_BLOCKS = BlockNames()
 
 
 def root_of(*facts: str) -> bytes:
-    """Return the root of engines that share all these facts."""
+    """Return the root for the block names of engines that share all of `facts`."""
     return _hash(b"".join(_with_length(fact.encode()) for fact in facts))
 
 

@@ -1,1 +1,1 @@
-"""Authentication, rate limits and policies for callers."""
+"""Limits call rates, reads the operator's key files, and decides by Cedar policies."""

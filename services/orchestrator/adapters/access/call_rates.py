@@ -12,7 +12,7 @@ from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 
 MIN_RETRY_S = 0.05
-STORAGES = 256  # every hit scans its whole storage for expired entries
+STORAGES = 256  # the number is large because every hit scans its whole storage for expired entries
 
 
 class CallRates:

@@ -55,7 +55,7 @@ class CedarPolicy(Policy):
         self._file = WatchedFile(path, POLICY_FILE, _parse, MAX_FILE_BYTES)
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:
-        """Return the reason that a tenant may not do this, or an empty string if the action is permitted."""
+        """Return the reason that a tenant may not perform an action, or an empty string if the action is permitted."""
         if len(resource.name) > MAX_NAME:
             return f"{_subject(tenant, action, resource)}: no name has more than {MAX_NAME} characters"
         policies, request = self._file.content(), (tenant, action, resource)

@@ -1,6 +1,7 @@
-"""Has a model judge texts by a decision.
+"""Lets a model judge texts by a decision.
 
-Options: `statements`, all of which must be false, and `threshold`.
+Options: `statements`, all of which must be false, and `threshold`, the lowest probability at which a statement counts
+as true.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class JudgedGuard:
         )
 
     def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a model does
-        """Return an empty list."""
+        """Return an empty list, because a model judges the text."""
         return []
 
 

@@ -26,7 +26,7 @@ class LengthGuard:
 
 
 def make_guard(options: Mapping[str, Any]) -> LengthGuard:
-    """Make the guard."""
+    """Make the guard. Raises ValueError if `max_chars` is not a whole number of at least 1."""
     check_names(options, "max_chars")
     max_chars = options.get("max_chars")
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < 1:

@@ -14,7 +14,7 @@ from pagantic_common.guards.plugin import MAX_WINDOW, Finding, Guard, GuardTrait
 from services.orchestrator.adapters.guards.judge import JudgedGuard, check_statements
 from services.orchestrator.adapters.guards.options import check_names, read_number, read_texts
 
-MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # the words of a phrase may be separated by several blanks
+MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # a match is longer if several blanks separate the words of a phrase
 
 
 class WordsGuard:

@@ -72,7 +72,7 @@ class GrpcInference:
     async def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], texts: Sequence[str], model: str
     ) -> TokenCount:
-        """Count the tokens of a conversation, 0 if it is empty, and the tokens of each text."""
+        """Count the tokens of a conversation and of each text. An empty conversation has 0 tokens."""
         request = inference_service_pb2.CountTokensRequest(model=model, texts=texts)
         if messages:
             request.chat.messages.extend(message_to_proto(message) for message in messages)

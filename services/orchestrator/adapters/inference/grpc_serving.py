@@ -19,7 +19,7 @@ from services.orchestrator.app.failures import error_from
 from services.orchestrator.ports.serving import ReplicaChange, ReplicaLoad, ReplicaReport, ServedModel
 
 ANSWER_S = 3.0
-CHANGE_S = 600.0  # a large model takes its time to load
+CHANGE_S = 600.0  # loading a large model takes a long time
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class GrpcServing:
         }
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
-        """Ask all replicas concurrently."""
+        """Return the reports of all replicas, which are asked concurrently."""
         requests = [
             self._report_of(address, reached) for address in self._services for reached in self._replicas_of(address)
         ]

@@ -77,7 +77,7 @@ class PooledInference:
         return await self._of(hints.model).decide(command, hints)
 
     async def embed(self, texts: Sequence[str], model: str) -> Vectors:
-        """Embed with the service of the model."""
+        """Embed the texts with the service of the model."""
         return await self._of(model).embed(texts, model)
 
     async def score_pairs(self, query: str, texts: Sequence[str], model: str) -> PairScores:

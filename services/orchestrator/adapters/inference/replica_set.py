@@ -1,4 +1,4 @@
-"""The replicas of the inference service, with their channels and their reports."""
+"""Tracks the replicas of the inference service through their channels and their reports."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from services.orchestrator.core.routing.replicas import Call
 
 BUSY_RETRY_S = 2.0
 MAX_SURPRISES = 1  # maximum number of unannounced losses after which an answer continues
-MAX_LINES = 64  # callers may name any model, and each model has a queue
+MAX_LINES = 64  # beyond this number, empty queues are removed, because callers may name any model
 
 Response: TypeAlias = inference_service_pb2.InferResponse
 Responses: TypeAlias = AsyncGenerator[inference_service_pb2.InferResponse, None]
@@ -146,7 +146,7 @@ class RoutedCalls:
             place.leave()
 
     def _line_of(self, model: str) -> WaitingLine:
-        """Return the queue of a model and tenant. A full model of one tenant does not block other queues."""
+        """Return the queue of a model and tenant. Calls that wait in one queue do not block the other queues."""
         if len(self._lines) >= MAX_LINES:
             self._lines = {place: line for place, line in self._lines.items() if line}
         return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
@@ -213,7 +213,7 @@ class RoutedCalls:
 
 
 async def _until_lost(said: PartialOutput, responses: Responses, losses: list[Unavailable]) -> Responses:
-    """Stream the responses without the text already sent. On a loss, append the error to `losses` and end."""
+    """Stream the responses without the text already sent. If the replica is lost, append the error to `losses`."""
     try:
         async with aclosing(responses):
             async for response in responses:
@@ -271,7 +271,7 @@ def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -
     """Return the prefixes of a request's prompt, and add them to the request."""
     parts = [request.text.encode()]
     if request.HasField("chat"):
-        # Most templates write the tools before the conversation. An added turn changes nothing before it.
+        # The tools come first, as in most templates, so that an added turn leaves the bytes before it unchanged.
         tools = (tool.SerializeToString(deterministic=True) for tool in request.chat.tools)
         parts = [*tools, *(_bytes_of(message) for message in request.chat.messages)]
     owner = f"{current_principal().tenant}\n{request.model}".encode()

@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 
 
 class JournalAccess(Changes):
-    """The access of one owner to a journal."""
+    """The connections and threads through which one owner uses a journal."""
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
         self._url = check_url(url)

@@ -46,7 +46,7 @@ class _Waiting(NamedTuple):
 
 
 class GroupCommit:
-    """The writer's thread and its queue.
+    """Queues work, and commits it in groups on the writer's thread.
 
     Attributes:
         failure: Reason that the last transaction failed; empty if it succeeded.
@@ -66,7 +66,7 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        failed_writes.add(0)  # A rate would miss the first failure of a counter that starts with it.
+        failed_writes.add(0)  # starts the counter at 0, because a rate would miss a failure that starts it
 
     def submit(self, work: Work, *, can_wait: bool = False, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Queue work for the next transaction, and return a future that resolves after the commit.
@@ -157,7 +157,7 @@ class GroupCommit:
                 if does_not_answer and not is_conflict(error):
                     raise
             with db.begin():  # one by one, to find the failing work
-                self._lock.hold_if_doubtful()  # The connection may have been reopened.
+                self._lock.hold_if_doubtful()  # The connection may have been reopened, and the lock lost.
                 return self._write_each(db, works)
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
@@ -204,7 +204,7 @@ class GroupCommit:
 
 
 class _NotTogetherError(Exception):
-    """The admissions of a group must be written separately, because one of them may have to be rejected."""
+    """Raised if a group's admissions must be written separately, because one of them may have to be rejected."""
 
 
 def _call(work: Work, db: Connection) -> Any:

@@ -1,7 +1,7 @@
 """Encrypts requests and answers in the journal, so that a copy of the database does not reveal them.
 
-AES-256-GCM (NIST SP 800-38D) with a random nonce for each value. Ids, times, states and usage stay readable, because
-queries need them.
+It uses AES-256-GCM (NIST SP 800-38D) with a random nonce for each value. Ids, times, states and usage stay readable,
+because queries need them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sealing:
         self._keys = keys
 
     def seal(self, data: bytes, place: bytes) -> bytes:
-        """Return the encrypted data, which can be decrypted only with the keys and only for this place."""
+        """Return the encrypted data, which can be decrypted only with the same key and the same `place`."""
         keys = self._keys()
         if not keys:
             return data

@@ -277,7 +277,7 @@ class Writes:
         self.add_usage(db, [write.used for write in writes if write.used is not None])
 
     def add_usage(self, db: Connection, totals: Sequence[UsageTotal]) -> None:
-        """Add to the totals of sessions, models and subjects."""
+        """Add usage to the totals of sessions, models and subjects."""
         self._add_totals.run(db, _total_rows(totals))
 
     def append_messages(self, db: Connection, key: SessionKey, messages: Sequence[Message], now_s: float) -> None:
@@ -373,7 +373,7 @@ def _kept_rows(record: ExecutionRecord) -> list[dict[str, Any]]:
 
 
 def metadata_to_json(metadata: Mapping[str, str]) -> bytes:
-    """Encode metadata."""
+    """Encode metadata as JSON."""
     return json.dumps(dict(metadata), ensure_ascii=False).encode()
 
 

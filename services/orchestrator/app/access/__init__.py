@@ -1,1 +1,1 @@
-"""Authentication, policies and the audit log."""
+"""Authenticates callers, restricts tenants by policies, and keeps the audit log."""

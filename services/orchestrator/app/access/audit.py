@@ -1,4 +1,4 @@
-"""The audit log: the caller, method, resource and decision of each call."""
+"""Records the caller, method, resource and decision of each call in the audit log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Audit:
 
     Args:
         store: Stores the records.
-        clock: Supplies the times of records.
+        clock: Supplies the current time.
         is_on: Whether calls are recorded.
     """
 
@@ -63,7 +63,10 @@ class Audit:
             self._store.add_audit_entry(entry, can_wait=True)
 
     async def list_records(self, tenant: str, page_size: int, page_token: str) -> Page[AuditRecord]:
-        """Return the records of a tenant, or all if `tenant` is empty. Raises InvalidRequest if it is invalid."""
+        """Return a page of a tenant's records, or of all records if `tenant` is empty.
+
+        Raises InvalidRequest if an argument is invalid.
+        """
         if tenant:
             require_id("tenant", tenant)
         return await self._store.list_audit_records(tenant=tenant, limit=page_limit(page_size), after=page_token)
@@ -102,5 +105,5 @@ def _done() -> asyncio.Future[None]:
 
 
 def _plain(text: str, most: int) -> str:
-    """Return a prefix of a text, without characters that have a special meaning in a terminal or a database."""
+    """Return the first `most` characters, without those that have a special meaning in a terminal or a database."""
     return "".join(filter(str.isprintable, text[:most]))

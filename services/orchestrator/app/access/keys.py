@@ -1,4 +1,4 @@
-"""API keys: creates, lists and revokes them, and authenticates callers by them."""
+"""Creates, lists and revokes API keys, and authenticates callers by them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Keys:
     Args:
         store: Stores the keys.
         admin_keys: Returns the operator's own keys by id, which are not in the store.
-        clock: Supplies the times of keys.
+        clock: Supplies the current time.
         random_bytes: Returns the given number of unpredictable bytes.
     """
 
@@ -59,9 +59,10 @@ class Keys:
         self._asking: dict[str, asyncio.Future[StoredKey | None]] = {}
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the holder of the key in `credentials`, "Bearer pag_...". The reason for a rejection is only logged.
+        """Return the holder of the key in `credentials`, which have the form "Bearer pag_...".
 
-        Raises Unauthenticated if the key is rejected, and Unavailable while the store cannot be read.
+        Raises Unauthenticated if the key is rejected, and Unavailable while the store cannot be read. The reason for a
+        rejection is only logged.
         """
         if not credentials:
             raise Unauthenticated("the call has no credentials: send an API key", code=ErrorCode.AUTH_MISSING)
@@ -76,7 +77,7 @@ class Keys:
     async def create(
         self, tenant: str, subject: str, scopes: frozenset[Scope], lifetime_s: float | None
     ) -> tuple[StoredKey, str]:
-        """Return a new key and its text. Raises InvalidRequest if an argument is invalid."""
+        """Store a new key, and return it with its text. Raises InvalidRequest if an argument is invalid."""
         require_id("tenant", tenant or DEFAULT_TENANT)
         require_id("subject", subject)
         if not scopes:
@@ -93,7 +94,10 @@ class Keys:
         return stored, key.text
 
     async def list_keys(self, tenant: str, page_size: int, page_token: str) -> Page[StoredKey]:
-        """Return the stored keys of a tenant, or all if `tenant` is empty. Raises InvalidRequest if it is invalid."""
+        """Return a page of a tenant's stored keys, or of all stored keys if `tenant` is empty.
+
+        Raises InvalidRequest if an argument is invalid.
+        """
         if tenant:
             require_id("tenant", tenant)
         return await self._store.list_keys(tenant=tenant, limit=page_limit(page_size), after=page_token)
@@ -128,7 +132,7 @@ class Keys:
         return stored
 
     async def _ask(self, key_id: str) -> StoredKey | None:
-        """Look up a key in the store, once for all concurrent calls."""
+        """Return a stored key, or None if its id is unknown. Concurrent calls for a key share one look-up."""
         asking = self._asking.get(key_id)
         if asking is None:
             asking = asyncio.ensure_future(self._store.find_key(key_id))

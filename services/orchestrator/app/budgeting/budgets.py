@@ -43,7 +43,7 @@ class Spending:
 
 @dataclass(slots=True)
 class _Holding:
-    """An account's budget as known to this orchestrator, and the granted part that the orchestrator holds."""
+    """An account's budget as known to this orchestrator, and the purse with the part granted to the orchestrator."""
 
     purse: Purse | None = None
     limits: tuple[Period, int | None, int | None] | None = None
@@ -64,11 +64,11 @@ class Budgets:
         self._asking: set[asyncio.Task[bool]] = set()
 
     def start(self) -> None:
-        """Start to give back unused grants periodically."""
+        """Start the background task that gives back unused grants."""
         self._tidying = asyncio.create_task(self._tidy())
 
     async def stop(self) -> None:
-        """Give back all unreserved amounts."""
+        """Stop the background task, and give back all unreserved amounts."""
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.wait([self._tidying])
@@ -112,9 +112,9 @@ class Budgets:
 
     @asynccontextmanager
     async def spending(self, account: Account, bound: Callable[[], Amount]) -> AsyncIterator[Spending]:
-        """Reserve the bound in each budget of an account, and settle the actual usage on exit.
+        """Reserve an amount in each budget of an account, and settle the actual usage on exit.
 
-        Raises Overloaded (QUOTA_BUDGET) if a budget has too little left.
+        `bound` returns the amount to reserve. Raises Overloaded (QUOTA_BUDGET) if a budget has too little left.
         """
         spending, began_s = Spending(), self._clock.monotonic_s()
         payers = [payer for payer in account.payers if not self._has_none(payer)]
@@ -151,7 +151,7 @@ class Budgets:
                     purse.go_without()
                     self._begin(self._top_up(account, holding, amount))
                 return purse
-            # If the caller is cancelled meanwhile, the grant must not be lost.
+            # Shielded, because the grant must not be lost if the caller is cancelled meanwhile.
             if not await asyncio.shield(self._begin(self._fill(account, amount))):
                 return None
         return None
@@ -274,7 +274,7 @@ class Budgets:
             await self._give_back(account, holding)
 
     async def _give_back(self, account: Account, holding: _Holding) -> None:
-        """Give back the unreserved amount. After an error it stays unspent, as the store may have taken it back."""
+        """Give back the unreserved amount. After an error, it stays unspent: the store may have taken it back."""
         async with holding.asking:
             purse = holding.purse
             if purse is None:
@@ -290,7 +290,7 @@ def _settle(purse: Purse, amount: Amount, spending: Spending) -> None:
 
 
 def _put(holding: _Holding, budget: Budget, granted: Amount) -> None:
-    """Add a grant to the purse. Replaces a purse of another budget or of an earlier period."""
+    """Add a granted amount to the purse. A purse of another budget or of an earlier period is replaced first."""
     if holding.purse is None or holding.purse.budget != budget.identity:
         holding.purse = Purse(budget.identity)
     holding.limits = _limits_of(budget)

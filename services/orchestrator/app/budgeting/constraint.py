@@ -1,4 +1,4 @@
-"""The constraint service, whose judge's model calls are charged to the account's budgets."""
+"""Charges the model calls of the constraint service's judge to the account's budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.ports.services import CompiledConstraint, ConstraintP
 
 
 class BudgetedConstraint(ConstraintPort):
-    """The constraint service. Raises Overloaded (QUOTA_BUDGET) if the budget may not cover a judgement."""
+    """A constraint service that raises Overloaded (QUOTA_BUDGET) if the budget may not cover a judgement."""
 
     def __init__(self, constraint: ConstraintPort, budgets: Budgets, prices: Mapping[str, Prices]) -> None:
         self._constraint = constraint

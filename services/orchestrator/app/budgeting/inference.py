@@ -34,7 +34,7 @@ from services.orchestrator.ports.services import (
 
 
 class BudgetedInference(InferencePort):
-    """The inference service. Raises Overloaded (QUOTA_BUDGET) if the budget may not cover an inference."""
+    """An inference service that raises Overloaded (QUOTA_BUDGET) if the budget may not cover an inference."""
 
     def __init__(self, inference: InferencePort, budgets: Budgets, prices: Mapping[str, Prices]) -> None:
         self._inference = inference
@@ -83,7 +83,7 @@ class BudgetedInference(InferencePort):
                 yield item
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        bound = partial(self._bound, command, hints)  # worst case: a whole answer is longer than any continuation
+        bound = partial(self._bound, command, hints)  # the bound of a whole answer covers any continuation
         async with self._budgets.spending(account_of(current_principal()), bound) as spending:
             scores = await self._inference.score(command, hints, continuations)
             spending.used = amount_of(scores.usage, prices_for(self._prices, hints.model))
@@ -112,7 +112,7 @@ class BudgetedInference(InferencePort):
         return scores
 
     def _bound(self, command: Infer | Sample, hints: Hints) -> Amount:
-        """Return the worst case at the highest prices, because a different model may serve the request."""
+        """Return the worst-case amount at the highest prices, because a different model may serve the request."""
         return worst_case(command, hints, self._highest_prices, self.context_window(hints.model))
 
 

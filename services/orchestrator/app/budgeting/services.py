@@ -1,4 +1,4 @@
-"""Charges the use of services to budgets."""
+"""Wraps the services so that their use is charged to the tenants' budgets."""
 
 from __future__ import annotations
 

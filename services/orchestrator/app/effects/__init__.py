@@ -1,1 +1,1 @@
-"""The effects of a run, which are functions for each type of command."""
+"""Carries out the commands of a run, with one function (an effect) for each type of command."""

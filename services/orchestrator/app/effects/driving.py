@@ -23,7 +23,7 @@ Record = Callable[[Outcome, Input], Awaitable[None]]
 
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
-    """Carry out each command and `record` its result, until the machine has finished."""
+    """Carry out each command and `record` its result until the machine has finished. Return the last outcome."""
     while not isinstance(command := outcome.command, Finish):
         run, effect = outcome.run, scope.effects[type(command)]
         if scope.taken is not None:

@@ -17,7 +17,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 
 async def enforce(run: Run, command: Enforce, scope: RunScope) -> Enforced:
-    """Run the pipeline that the request declares."""
+    """Run the constraint pipeline that the request declares on the command's output."""
     sources = run.prepared.cited_sources
     return Enforced(await enforced(run.request, command, scope, scope.cause, sources))
 

@@ -55,7 +55,7 @@ async def planner_command(services: Services, request: Request, bounds: PlanPoli
 
 
 def plan_of(request: Request, asked: Request, output: InferenceOutput) -> Plan:
-    """Return the plan in the planner's output. Raises PaganticError if the output is cut or is not a plan."""
+    """Return the plan in the planner's output. Raises PaganticError if the output is truncated or is not a plan."""
     if output.finish_reason is FinishReason.LENGTH:
         raise InvalidRequest(failure=truncation_of(asked, output))
     return planned(request, output.content)

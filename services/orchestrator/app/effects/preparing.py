@@ -25,7 +25,7 @@ from services.orchestrator.core.model.request_check import check_configuration, 
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.ports.services import CompiledConstraint
 
-MAX_NAMED_KEYWORDS = 8  # limit per warning
+MAX_NAMED_KEYWORDS = 8  # maximum number of keywords that a warning names
 
 
 async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:

@@ -24,9 +24,9 @@ from services.orchestrator.ports.services import TokenCount
 
 log = get_logger(__name__)
 
-MAX_COUNTED_BYTES = 1024 * 1024  # newest bytes of a conversation; they are sent twice, and a message may have 4 MiB
+MAX_COUNTED_BYTES = 1024 * 1024  # newest bytes that are counted; they are sent twice, and a message may have 4 MiB
 MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads only the newest part of a conversation
-BYTES_PER_TOKEN = 16  # an upper bound for almost any text: a text with more bytes per token of the limit cannot fit
+BYTES_PER_TOKEN = 16  # upper bound for almost any text, so text with more bytes per token of the limit cannot fit
 UNKNOWN_WINDOW = 2048
 # Maximum number of tokens for a summary's heading, its fence and the template around it.
 SUMMARY_MESSAGE_TOKENS = 64
@@ -38,7 +38,7 @@ class _Past:
 
     Attributes:
         history: The newest messages, from position `first` on.
-        cuts: The allowed starts of the history.
+        cuts: The indexes in `history` at which the visible part may start.
         last_start: The start of the previous history; 0 is the start of the conversation.
         summary: The summary that replaces the oldest messages, or None if there is no summary.
     """
@@ -63,7 +63,7 @@ class _Past:
 
 
 class Memory:
-    """The conversation memory of one run."""
+    """Selects the part of a conversation that a run's model sees, and stores a summary of the evicted messages."""
 
     def __init__(self, run: Run, scope: RunScope) -> None:
         self._run = run
@@ -96,7 +96,7 @@ class Memory:
 
     async def _past(self, history: tuple[Message, ...], first: int) -> _Past:
         cuts = memory.cuts_of(history, self._request.messages)
-        if first and len(cuts) > 1:  # the part that was read may start in the middle of a turn
+        if first and len(cuts) > 1:  # history that was read may start in the middle of a turn
             history, first = history[cuts[1] :], first + cuts[1]
             cuts = memory.cuts_of(history, self._request.messages)
         last_start, summary = 0, None
@@ -171,7 +171,7 @@ class Memory:
     async def _summarize(
         self, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
     ) -> tuple[str, Prepared]:
-        """Have the model summarize evicted messages, and add the usage. The summary is empty if this fails."""
+        """Have the model summarize evicted messages, and add the usage to `prepared`. A failed summary is empty."""
         model = self._request.hints.model
         window = self._inference.context_window(model)
         max_tokens = memory.summary_tokens(window)
@@ -233,6 +233,6 @@ def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
 
 
 def _raise_cancellation(error: PaganticError) -> None:
-    """Raise an error that has no fallback: a cancellation, or the denial of a model by a policy."""
+    """Raise an error that allows no fallback: a cancellation, or the denial of a model by a policy."""
     if failure_from(error).category is ErrorCategory.CANCELLATION or error.code is ErrorCode.AUTH_POLICY:
         raise error

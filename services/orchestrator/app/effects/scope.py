@@ -1,4 +1,4 @@
-"""The scope that the effects of one machine share."""
+"""Defines the data that the effects of one machine share."""
 
 from __future__ import annotations
 

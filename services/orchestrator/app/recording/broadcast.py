@@ -18,8 +18,8 @@ _End = PaganticError | None
 class Broadcast:
     """The watchers of one execution.
 
-    Every watcher sees every stored event from the first. It ends after Completed, or with the error that stopped the
-    execution. With `keeps_text`, it also sees the text that streamed after the last stored event.
+    Every watcher receives every stored event from the first on. A watch ends after Completed, or with the error that
+    stopped the execution. With `keeps_text`, a watcher also receives the text streamed after the last stored event.
     """
 
     def __init__(self, stored: Sequence[Event] = (), *, keeps_text: bool = False) -> None:

@@ -40,7 +40,7 @@ _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
 @contextlib.contextmanager
 def attempt_scope(attempt: int) -> Iterator[None]:
-    """Use this attempt number for events emitted inside, because a plan's step counts its attempts separately."""
+    """Use this attempt number for events emitted in the scope: a plan's step counts its attempts separately."""
     before = _step_attempt.set(attempt)
     try:
         yield
@@ -58,7 +58,7 @@ class _Batch:
 
 
 class Recorder:
-    """The journal of one execution, and its progress.
+    """Writes the journal of one execution, and tracks its progress.
 
     Invariants:
         1. Stored events have sequence numbers without gaps. The numbers start at 1, or after `after_sequence` if an
@@ -83,7 +83,7 @@ class Recorder:
         self._journal = journal
         self._clock = clock
         self.record = record
-        self._parent_span_id = current_scope().parent_span_id  # the call that started the run
+        self._parent_span_id = current_scope().parent_span_id  # the span of the call that started the run
         self.broadcast = Broadcast(stored, keeps_text=record.is_background)
         self.progress = Progress()
         self._sequence = stored[-1].sequence if stored else after_sequence
@@ -208,7 +208,7 @@ class Recorder:
         No `await` may come between creating an event and this call, because the events must be queued in the order of
         their sequence numbers.
         """
-        self._publish_stored()  # detects a failed write before its callback runs; nothing may be stored after it
+        self._publish_stored()  # nothing may be stored after a failed write, whose callback may not have run yet
         if self._failure is not None:
             raise self._failure
         for entry in entries:
@@ -216,7 +216,7 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        self._keep(events, stored, text_size(write.entries))  # large parts of an event are also in its entry
+        self._keep(events, stored, text_size(write.entries))  # counts only entries, which repeat large parts of events
         return stored
 
     def _keep(self, events: list[Event], stored: asyncio.Future[None], size: int) -> None:
@@ -236,7 +236,7 @@ class Recorder:
 
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():
-            just_stored.exception()  # errors are handled in order
+            just_stored.exception()  # marks it as retrieved; errors are handled in order
         self._publish_stored()
 
     def _publish_stored(self) -> None:
@@ -251,7 +251,7 @@ class Recorder:
                 self.broadcast.show(event)
 
     async def _wait(self, stored: asyncio.Future[None], *, is_durable: bool) -> None:
-        # A cancellation of the run must not cancel the write.
+        # Shielded, because a cancellation of the run must not cancel the write.
         if is_durable:
             await asyncio.shield(stored)
         while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):

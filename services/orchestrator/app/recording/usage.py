@@ -1,4 +1,4 @@
-"""The usage of a request, which is added to the totals of its caller, session and model."""
+"""Computes the usage of a request, which is added to the totals of its caller, session and model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def account_total(
     account: Account, usage: TokenUsage, model: str, cost: float | None, session_id: str = ""
 ) -> UsageTotal | None:
     """Return an account's usage of a model alias for one request, or None if there is no usage."""
-    if not usage.prompt_tokens:  # a made-up model name must not fill the table
+    if not usage.prompt_tokens:  # otherwise, made-up model names would fill the table
         return None
     return UsageTotal(
         tenant=account.tenant,

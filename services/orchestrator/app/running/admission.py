@@ -118,7 +118,7 @@ class Admission:
         return execution
 
     async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, RecordedAnswers]:
-        """Return a replay with the recorded variant, and the recorded results, which count toward its size."""
+        """Return a replay with the recorded variant, and the recorded results. They count toward the replay's size."""
         environment = self._environment
         request, answers = await take_recorded(
             self._journal, submission.request, policy, environment.services.experiments, environment.limits.plan_bounds
@@ -222,7 +222,7 @@ class Admission:
         return None
 
     async def _claim(self, record: ExecutionRecord, execution: Execution) -> Driver | ExecutionRecord:
-        """Claim an interrupted execution for this orchestrator, or return its record if another was faster."""
+        """Claim an interrupted execution for this orchestrator, or return its record if another one was faster."""
         key = record.key
         if not await self._journal.claim(key):
             return record

@@ -31,7 +31,7 @@ class Driver:
     """Drives the machine of one execution from its current state to its end.
 
     Args:
-        begun: The current state.
+        begun: The state from which the execution starts or continues.
         limits: The time limits.
         deadline: Returns the deadline of a command that starts now.
         taken: The results that a replay copies from a recorded execution.

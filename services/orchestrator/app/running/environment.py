@@ -1,4 +1,4 @@
-"""The environment that all executions of an orchestrator share."""
+"""Defines the services, the journal and the limits that all executions of an orchestrator share."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log say
 
 
 Admit = Callable[["Execution"], Awaitable["Driver | ExecutionRecord"]]
-OnEnd = Callable[["Execution", bool], None]  # the flag says whether its end or refusal is in the journal
+OnEnd = Callable[["Execution", bool], None]  # the flag says whether the execution's end or refusal is in the journal
 
 
 class Phase(Enum):
-    """The phases of an execution."""
+    """The phases of an execution in one process, from its admission to its end."""
 
     ADMITTING = auto()  # reserves its id, and waits for the journal
     RUNNING = auto()

@@ -19,7 +19,7 @@ from services.orchestrator.ports.services import TokenCount, Vectors
 from services.orchestrator.ports.serving import ReplicaChange, ReplicaReport, ServingPort
 
 MAX_RERANKED = 1024
-TEXTS_OF_A_CALL = 32  # A cross-encoder is slow for each text, and other requests wait meanwhile.
+TEXTS_OF_A_CALL = 32  # low, because a cross-encoder is slow for each text and other requests wait meanwhile
 _EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # The names of the capabilities, as defined by the inference service.
 _HOW_TO_EMBED = (
     "makes embeddings: install the bundled one with `make setup`, or add a GGUF file to PAGANTIC_INFERENCE_MODELS"
@@ -49,7 +49,7 @@ class Models:
 
     @property
     def running(self) -> tuple[int, int]:
-        """The number of executions that run here, and the maximum number."""
+        """The number of executions and other work that run here, and the maximum number."""
         return self._registry.count, self._max_running
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
@@ -77,9 +77,10 @@ class Models:
         *,
         size_bytes: int = 0,
     ) -> TokenCount:
-        """Return the token counts of a conversation, 0 if it is empty, and of each text, free of charge.
+        """Return the token counts of a conversation and of each text. Counting is free of charge.
 
-        Raises Overloaded at a concurrency limit, and the errors of the inference service.
+        An empty conversation has 0 tokens. Raises Overloaded at a concurrency limit, and the errors of the inference
+        service.
         """
         with self._registry.counted(account_of(current_principal()), size_bytes):
             return await self._inference.count_tokens(messages, tools, texts, model)
@@ -121,7 +122,10 @@ class Models:
         return Reranked(best_first(scores)[: top_n or None], usage)
 
     async def _first(self, capability: str, how_to: str) -> str:
-        """Return the alias of the first model with a capability. Raises InvalidRequest, with advice, if none has it."""
+        """Return the alias of the first model with a capability.
+
+        Raises InvalidRequest, with advice, if no model has the capability.
+        """
         for model in await self._inference.list_models():
             if capability in model.capabilities:
                 return model.name

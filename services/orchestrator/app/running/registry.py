@@ -169,4 +169,4 @@ class Registry:
         for payer in account.payers:
             self._count_of[payer] -= 1
             if not self._count_of[payer]:
-                del self._count_of[payer]  # tenants come and go
+                del self._count_of[payer]  # avoids keeping an entry for every tenant and subject

@@ -14,7 +14,7 @@ from services.orchestrator.core.text_size import encoded_bound
 
 
 def fit_response(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
-    """Return the outcome and the input, or those of a failure if the response is too large.
+    """Return the outcome and the input, or a failure's outcome and input if the response is too large.
 
     A message too large to send would break the stream at its end, and would break every later request for the
     response. So the execution fails instead, and its response has no texts. ListSteps still has the results of earlier

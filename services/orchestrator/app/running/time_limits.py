@@ -9,7 +9,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.core.model.request import Request
 
-# A caller ends its call by its own clock, and its gRPC may have rounded up the deadline to three digits.
+# Tolerance for deadlines: a caller uses its own clock, and its gRPC may have rounded up the deadline to three digits.
 DEADLINE_SLACK_S = 0.05
 DEADLINE_ROUNDING_RATIO = 0.01
 

@@ -1,10 +1,10 @@
-"""Budgets of tenants and of their callers: limits per period, spent without a database query per inference.
+"""Limits the spending of tenants and of their callers per period, without a database query per inference.
 
 Theory of operation. The journal's database has a row for each budget, with the amount granted from it. An orchestrator
-gets a grant larger than its present need, and keeps it in a purse. Before each inference it reserves the worst-case
-amount in the purse, and afterwards it settles the actual usage. The database is queried again only when the purse is
-too low. A grant counts as used until it is returned, so neither several orchestrators nor a crash can overspend the
-budget. If an orchestrator crashes, the rest of its purse is lost until the period ends.
+gets a grant larger than its present need, and keeps the unspent amount in memory, in a `Purse`. Before each inference
+it reserves the worst-case amount in the purse, and afterwards it settles the actual usage. The database is queried
+again only when the purse is too low. A grant counts as used until it is returned, so neither several orchestrators nor
+a crash can overspend the budget. If an orchestrator crashes, the rest of its purse is lost until the period ends.
 
 Source: the escrow method, P. O'Neil, "The Escrow Transactional Method", ACM TODS 1986.
 """
@@ -43,7 +43,7 @@ class Period(StrEnum):
     TOTAL = "total"  # The budget never starts again.
 
     def start_of(self, now: datetime) -> datetime:
-        """Return the start of the period that contains a moment."""
+        """Return the start of the period that contains `now`."""
         minute = now.astimezone(UTC).replace(second=0, microsecond=0)
         day = minute.replace(hour=0, minute=0)
         match self:
@@ -59,7 +59,7 @@ class Period(StrEnum):
                 return datetime.fromtimestamp(0, UTC)
 
     def end_of(self, now: datetime) -> datetime | None:
-        """Return the end of the period that contains a moment, or None if the period never ends."""
+        """Return the end of the period that contains `now`, or None if the period never ends."""
         start = self.start_of(now)
         match self:
             case Period.MINUTE:
@@ -96,7 +96,7 @@ class Amount:
         return Amount(self.tokens // 2, self.micro_usd // 2)
 
     def covers(self, other: Amount) -> bool:
-        """Return whether neither the tokens nor the cost are less than in the other amount."""
+        """Return whether the tokens and the cost are each at least as large as in the other amount."""
         return self.tokens >= other.tokens and self.micro_usd >= other.micro_usd
 
     def at_least(self, other: Amount) -> Amount:
@@ -129,7 +129,7 @@ class Budget:
 
     @property
     def identity(self) -> tuple[float, float]:
-        """The identity of this budget and its period; each grant belongs to such an identity."""
+        """The identity of this budget in its current period, to which each grant belongs."""
         return self.made_at, self.period_start
 
     def left(self) -> Amount:
@@ -189,7 +189,7 @@ class Purse:
         return (amount - self.free).at_least(NOTHING)
 
     def reserve(self, amount: Amount) -> bool:
-        """Reserve an amount, or return False if the purse has too little."""
+        """Reserve an amount and return True, or return False if the purse has too little."""
         if not self.free.covers(amount):
             return False
         self.free -= amount
@@ -247,7 +247,7 @@ def texts_bound(texts: Sequence[str], prices: Prices | None, query: str = "") ->
 
 
 def judge_bound(text: str, intent: str) -> TokenUsage:
-    """Return an upper bound for the token usage of judging a text."""
+    """Return an upper bound for the token usage of judging text."""
     prompt = len(text.encode()) + len(intent.encode()) + TEMPLATE_TOKENS
     return TokenUsage(prompt_tokens=prompt, output_tokens=MAX_VERDICT_TOKENS)
 

@@ -1,4 +1,4 @@
-"""Experiments: the choice of a request's variant, and the changes that the variant makes to the request.
+"""Chooses a request's variant of an experiment, and applies the variant's changes to the request.
 
 A session's variant is drawn by weighted rendezvous hashing. A SHA-256 of the experiment, the variant and the session
 gives each variant an exponentially distributed time with the variant's share as the rate. The variant with the earliest
@@ -115,7 +115,10 @@ class Experiments:
 
 
 def unit_of(request: Request) -> str:
-    """Return the unit that is drawn for: the tenant with the session, or with the request if it has no session."""
+    """Return the unit for which a variant is drawn.
+
+    The unit is the tenant with the session, or the tenant with the request if the request has no session.
+    """
     return f"{request.tenant}\0{request.session_id or request.request_id}"
 
 

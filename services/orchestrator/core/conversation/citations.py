@@ -1,4 +1,4 @@
-"""The citations of an answer with their document positions, and the readable text of a streamed answer."""
+"""Turns an answer's quotations into citations with document positions, and extracts readable text as it is streamed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class CitedText:
         self._string = None
 
     def _mark(self) -> Iterator[str]:
-        """Yield the number of a claim's source once both the text and the source of the claim are known."""
+        """Yield a mark with the number of the claim's source, once both the claim's text and its source are known."""
         if self._has_text and self._source:
             yield f" [{self._source}]"
             self._source, self._has_text = "", False

@@ -1,4 +1,4 @@
-"""The prompt for decisions: one quoted input, and for each question an ending with the labels of its answers.
+"""Builds the prompt for decisions: one quoted input, and an ending with answer labels for each question.
 
 Theory of operation. The part common to all questions comes first, so that it is computed once. It consists of the
 instructions, the input, and the format of the answer. A question is as short as possible. The options of a question

@@ -1,4 +1,4 @@
-"""The memory of a stored conversation: evicts the oldest messages, and puts a summary in their place.
+"""Limits the memory of a stored conversation: evicts the oldest messages, and puts a summary in their place.
 
 Theory of operation. A conversation is cut only before a question, so that whole turns are evicted: the question, the
 tool calls, their results and the answer. A cut that only just met the limit would move with nearly every turn, and the
@@ -72,7 +72,7 @@ class Summary:
 
 
 def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[int, ...]:
-    """Return the positions at which the history may be cut, ascending, from 0.
+    """Return the positions at which the history may be cut, in ascending order from 0.
 
     The last cut keeps nothing of the history. It is missing if the new turn does not begin with a question.
     """
@@ -90,7 +90,7 @@ def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[in
 
 
 def _begins_turn(messages: Sequence[Message], position: int, end: int) -> bool:
-    """Return whether a stored turn begins at a position, or the new turn if the position is the history's `end`."""
+    """Return whether a turn begins at `position`. At the history's `end`, that turn is the new turn."""
     if not 0 < position <= end or messages[position].role is not Role.USER:
         return False
     return position == end or messages[position - 1].role is not Role.USER
@@ -150,7 +150,7 @@ def with_images(texts: Sequence[int], messages: Sequence[Message]) -> tuple[int,
 def byte_count(message: Message) -> int:
     """Return an upper bound for a message's token count.
 
-    The bound is the size of its text in bytes, plus the most tokens of its images.
+    The bound is the size of its text in bytes, plus the maximum number of tokens of its images.
     """
     texts = [message.content, message.reasoning, message.name, message.tool_call_id]
     texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments_json)]

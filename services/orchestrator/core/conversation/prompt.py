@@ -65,7 +65,7 @@ def _put_context(request: Request, messages: list[Message], context: Message) ->
 
 
 def _after(text: str, message: Message) -> Message:
-    """Return a message with a text inserted before its content."""
+    """Return a message with text inserted before its content."""
     content = _join_parts([text, message.content])
     return replace(message, content=content, images=shifted(message.images, len(content) - len(message.content)))
 

@@ -1,4 +1,4 @@
-"""Templates of system prompts: text with `{{ name }}`, `{{ session.key }}` and `{% if name %}`, and nothing else.
+"""Renders system prompt templates: text with `{{ name }}`, `{{ session.key }}` and `{% if name %}` only.
 
 The templates are a bounded subset of Jinja without loops, calls, filters or attributes, so rendering takes linear time
 and executes no code. Values are inserted as plain text, even if they look like a template. Every variable must be

@@ -25,8 +25,8 @@ def provenance_of(request: Request, prepared: Prepared) -> Provenance:
 
 
 def add_rounds(known: Provenance, prepared: Prepared, transcript: Sequence[Message]) -> None:
-    """Add the retrieved context of a run, and the results of its tool calls."""
+    """Add the retrieved context of a run and the results of its tool calls to `known`."""
     if prepared.context_message is not None:
         known.distrust(prepared.context_message.content, CONTEXT)
-    # The other messages of a transcript repeat text of the model.
+    # The other messages of a transcript repeat text of the model, so they are left out.
     known.add_messages(message for message in transcript if message.role in (Role.ASSISTANT, Role.TOOL))

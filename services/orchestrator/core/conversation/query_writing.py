@@ -1,4 +1,4 @@
-"""The prompts with which a model writes additional retrieval queries, and the parsers of its output."""
+"""Builds the prompts with which a model writes additional retrieval queries, and parses the model's output."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def read_wordings(output: str) -> tuple[str, ...]:
 
 
 def read_document(output: str) -> tuple[str, ...]:
-    """Return the document in an output, or nothing if the output is empty."""
+    """Return the document in an output, or an empty tuple if the output is empty."""
     document = output.strip()
     if not document:
         return ()

@@ -1,4 +1,4 @@
-"""The confidence that retrieved chunks answer a question, from their scores or from a model's judgment."""
+"""Estimates the confidence that retrieved chunks answer a question, from their scores or a model's judgment."""
 
 from __future__ import annotations
 

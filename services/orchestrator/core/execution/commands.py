@@ -1,4 +1,4 @@
-"""The commands of a run, and the input that answers each command."""
+"""Defines the commands of a run, and the input that answers each command."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _with_finish_reason(run: Run, response: Response) -> Response:
 
 
 def _with_confidence(run: Run, response: Response) -> Response:
-    """Set the confidence to that of the retrieved context, unless the response already has a confidence."""
+    """Set the confidence to the retrieved context's confidence, unless the response already has a confidence."""
     if response.confidence is not None:
         return response
     confidence = retrieval_confidence_of(run)
@@ -68,7 +68,7 @@ def _with_confidence(run: Run, response: Response) -> Response:
 
 
 def abstain(run: Run, reason: str) -> Outcome:
-    """End a run with an abstention, an answer that does not come from a model and is not validated."""
+    """End a run with an abstention, which does not come from a model and is not validated."""
     response = replace(_response(run), finish_reason=FinishReason.STOP)
     response = _with_confidence(run, with_abstention(response))
     return move(run, State.COMPLETE, reason, Finish(response, _turn(run, response)))
@@ -77,7 +77,7 @@ def abstain(run: Run, reason: str) -> Outcome:
 def fail(run: Run, failure: Failure) -> Outcome:
     """End a run with a failure.
 
-    If the run was cancelled, the conversation keeps the text streamed before, marked as cut.
+    If the run was cancelled, the conversation keeps the text that was streamed so far, marked as cut.
     """
     if run.last_failure is not None and run.last_failure != failure:
         failure = failure.because_of(run.last_failure)

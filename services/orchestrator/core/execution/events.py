@@ -1,4 +1,4 @@
-"""The events of an execution: the stored events of its timeline, and the streamed text."""
+"""Defines the events of an execution: the stored events of its timeline, and the streamed pieces of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.core.tools.approval import Approval
 
 
 class InferencePurpose(StrEnum):
-    """The purpose of an inference."""
+    """The purpose of an inference, such as an answer, a plan or a summary."""
 
     ANSWER = "ANSWER"
     PLAN = "PLAN"
@@ -32,7 +32,7 @@ class InferencePurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InferenceStart:
-    """The start of an inference."""
+    """The start of an inference, with its message and tool counts, constraints, temperature and purpose."""
 
     message_count: int
     tool_defs_count: int
@@ -46,7 +46,7 @@ class InferenceStart:
 class InferenceEnd:
     """The end of an inference.
 
-    `model` is the alias that served it, or an empty string. `cached_tokens` is included in `tokens_in`.
+    `model` is the alias that served the inference, or an empty string. `cached_tokens` is included in `tokens_in`.
     """
 
     tokens_in: int
@@ -94,7 +94,7 @@ class ApprovalResolved:
 
 @dataclass(frozen=True, slots=True)
 class ContextRetrieved:
-    """The retrieval of context."""
+    """The retrieval of context from a collection, with the numbers of chunks, tokens and additional queries."""
 
     collection: str
     chunk_count: int
@@ -155,7 +155,7 @@ class StepRecorded:
 class VoteCast:
     """The vote or the abstention of a replica.
 
-    `value_hash` is the SHA-256 of its canonical JSON in hexadecimal.
+    `value_hash` is the SHA-256 of the vote's canonical JSON in hexadecimal.
     """
 
     replica_index: int
@@ -185,7 +185,7 @@ class ToolCallDelta:
 
     @property
     def text(self) -> str:
-        """The characters of the piece."""
+        """The piece of the call's arguments, as JSON text."""
         return self.piece.arguments_json
 
 
@@ -197,7 +197,7 @@ class ToolProgressed:
 
     @property
     def text(self) -> str:
-        """The words of the progress message."""
+        """The text of the progress message."""
         return self.progress.message
 
 
@@ -210,7 +210,7 @@ class InferenceContinued:
 
 @dataclass(frozen=True, slots=True)
 class GuardActed:
-    """The action of a guard that blocked or redacted a text, or could not check it."""
+    """The action of a guard that blocked or redacted text, or could not check it."""
 
     report: GuardReport
 

@@ -1,4 +1,4 @@
-"""The inputs of a run: the answers to its commands, including failures."""
+"""Defines the inputs of a run: the answers to its commands, including failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lifecycle of an execution as a table of the legal transitions.
+"""Defines the lifecycle of an execution as a table of legal transitions.
 
 Invariants:
     1. COMPLETE, ERROR and CANCELLED are terminal states: no transition leaves them.
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """A state of the lifecycle."""
+    """A state of an execution's lifecycle, from INIT to a terminal state."""
 
     INIT = "INIT"
     PLAN = "PLAN"

@@ -1,4 +1,4 @@
-"""One execution as a pure machine: an input goes in, and the next command comes out.
+"""Advances one execution as a pure state machine: each input yields the next command.
 
 Theory of operation. `step(run, input)` returns the run after the input, with the lifecycle transitions that it made.
 The run has one outstanding command, which the app carries out. The result of the command is the next input. Nothing

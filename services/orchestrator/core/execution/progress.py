@@ -1,4 +1,4 @@
-"""The progress of a run's outstanding command.
+"""Tracks the progress of a run's outstanding command.
 
 Theory of operation. Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept outside
 the machine. The recorder adds them when it stores them, and `replay` adds them when it reads them, so the account is
@@ -40,7 +40,7 @@ class CallBegan:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A tool call ended."""
+    """The end of a tool call, with the call's record."""
 
     record: ToolCallRecord
     step: str = ""
@@ -147,7 +147,7 @@ class InferenceProgress:
 
 @dataclass(slots=True)
 class Progress:
-    """A growing account of the outstanding command's progress.
+    """The progress of the outstanding command so far.
 
     Attributes:
         inner: The work that began or ended, in order.

@@ -49,7 +49,7 @@ Entry = Admitted | StoredProgress | Input
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The position of an execution.
+    """The position of an execution: the machine's last outcome, and the progress since then.
 
     Attributes:
         admitted: The admission of its request.

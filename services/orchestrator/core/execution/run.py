@@ -1,4 +1,4 @@
-"""The state of the machine for one execution, and the outcome of one machine step."""
+"""Defines the state of the machine for one execution, and the outcome of one machine step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The state of one execution."""
+    """The state of the machine for one execution, including its outstanding command."""
 
     request: Request
     state: State = State.INIT
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def command(self) -> Command:
-        """The outstanding command."""
+        """The outstanding command. Raises AssertionError if there is none."""
         if self.run.outstanding is None:
             raise AssertionError(f"nothing is outstanding in {self.run.state}")
         return self.run.outstanding

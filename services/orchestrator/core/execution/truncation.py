@@ -1,4 +1,4 @@
-"""Truncated answers, which a limit or a stop text ended too early."""
+"""Detects answers that a limit or a stop text ended too early, and finds a higher limit for a retry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforc
 def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
     """Return the failure for an answer that was cut off at `max_tokens`.
 
-    A `max_tokens` of 0 means the limit in the request, or else the default.
+    A `max_tokens` of 0 selects the limit in the request, or else the default.
     """
     limit = max_tokens or request.hints.max_tokens
     usage = output.usage

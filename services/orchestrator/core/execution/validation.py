@@ -1,4 +1,4 @@
-"""The validation report, the citations and the confidence of a response."""
+"""Determines the validation report, the citations and the confidence of a response."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def with_cited_text(response: Response) -> Response:
 
 
 def with_abstention(response: Response) -> Response:
-    """Return a response which states that the sources do not contain the answer."""
+    """Return a response that states that the sources do not contain the answer."""
     return replace(response, content=NOT_IN_SOURCES, structured_output_json=ABSTENTION_JSON)
 
 
 def confidence_of(
     request: Request, enforcement: Enforcement | None, count: Count | None
 ) -> tuple[float | None, ConfidenceSource]:
-    """Return the confidence, or None if it is unknown, and its source.
+    """Return the confidence and its source. The confidence is None if it is unknown.
 
     The confidence is based on the votes, the semantic score, or the outcome of the rules. A schema alone says nothing
     about the quality of an answer.

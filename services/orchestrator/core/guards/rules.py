@@ -1,4 +1,4 @@
-"""The guards of a deployment, in order, and their reports to callers. A report never contains the text."""
+"""Defines a deployment's guards, in order, and their reports to callers. Reports never contain the checked text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.guards.plugin import GuardStage, GuardTraits
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
-MAX_KINDS = 8  # the most kinds that an event names
+MAX_KINDS = 8  # maximum number of kinds that an event names
 _PLACES: Mapping[GuardStage, str] = {
     GuardStage.INPUT: "input",
     GuardStage.TOOL_ARGUMENTS: "arguments of a tool call",
@@ -21,21 +21,21 @@ _PLACES: Mapping[GuardStage, str] = {
 
 
 class GuardAction(StrEnum):
-    """The action on a text that has findings."""
+    """The action on text that has findings."""
 
     BLOCK = "block"
     REDACT = "redact"
 
 
 class OnFailure(StrEnum):
-    """The action on a text if its guard fails or times out."""
+    """The action on text if the guard that checks it fails or times out."""
 
     CLOSED = "closed"
     OPEN = "open"
 
 
 class GuardOutcome(StrEnum):
-    """The outcome of a guard."""
+    """The outcome of a guard that blocked or redacted text, or that could not check it."""
 
     BLOCKED = "BLOCKED"
     REDACTED = "REDACTED"
@@ -96,7 +96,7 @@ class GuardReport:
 
     @property
     def message(self) -> str:
-        """The message to the caller."""
+        """The message that describes the outcome to the caller."""
         place = f"the {_PLACES[self.stage]}"
         match self.outcome:
             case GuardOutcome.BLOCKED:

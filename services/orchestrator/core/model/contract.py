@@ -1,4 +1,4 @@
-"""The contract and the rules for an output."""
+"""Defines the contract and the rules that an output must satisfy."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MAX_DESCRIPTION_CHARS = 4000
 
 
 class QuestionKind(StrEnum):
-    """The kind of an answer."""
+    """The kind of a question: a true or false statement, a choice of an option, or a score."""
 
     PREDICATE = "PREDICATE"
     CHOICE = "CHOICE"
@@ -47,7 +47,7 @@ PREDICATE_OPTIONS = (Option(True), Option(False))
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question.
+    """A question about the input.
 
     The options of a score are its levels, from the lowest. The options of a predicate are true and false.
     """

@@ -27,11 +27,11 @@ MAX_PARALLEL = 8  # steps of a plan that run at the same time; each may run an i
 MAX_PARALLEL_CALLS = 16  # tool calls of an execution that run at the same time; they mostly wait for other systems
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
-STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs.
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs, which limits their form.
 
 
 class StepKind(StrEnum):
-    """The kind of a step."""
+    """A built-in kind of step."""
 
     INFER = "infer"
     TOOL = "tool"
@@ -92,7 +92,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a plan. A setting of None or 0 is unset."""
+    """A step of a plan. None or 0 means that a setting is unset."""
 
     name: str
     kind: str

@@ -19,7 +19,8 @@ class Prepared:
         history: The messages before those of the request: a summary, if there is a summary, and then the stored
             conversation from position `history_start` to before `history_end`.
         context_message: The retrieved context, or None if there is no context.
-        retrieval_confidence: How well the context covers the question, or how likely it contains the answer, 0 to 1.
+        retrieval_confidence: A score from 0 to 1 for how well the context covers the question, or the probability that
+            it contains the answer.
         tools: The tools that the model may call.
         engine_text: The decoder's constraint, or an empty string if there is no constraint.
         is_fully_enforced: Whether the decoder enforces the whole schema.

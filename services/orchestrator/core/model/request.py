@@ -1,4 +1,4 @@
-"""A request and its parts."""
+"""Defines a request and its parts, such as hints, the system prompt and experiment variants."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The caller's settings for inferences and tools. A setting of None or 0 is unset.
+    """The caller's settings for inferences and tools. None or 0 means that a setting is unset.
 
     `sampling` contains the other sampling parameters that are set, by their names in the contract.
     """

@@ -37,13 +37,13 @@ MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 10
-MAX_TIMEOUT_S = 366 * 86_400.0  # A longer timeout is an error, and clocks cannot represent much longer timeouts.
+MAX_TIMEOUT_S = 366 * 86_400.0  # Longer timeouts are rejected, because clocks cannot represent much longer timeouts.
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
 MAX_METADATA = 64
 # the total size of all metadata values, in bytes of UTF-8
 MAX_METADATA_BYTES = 64 * 1024
-# the names in the contract of fields that have a different name there
+# the contract's names of fields that have a different name here
 _FIELD_NAMES = {"tool_policy": "tool_rules"}
 
 

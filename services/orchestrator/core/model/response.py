@@ -83,7 +83,8 @@ class InferenceOutput:
 class Citation:
     """A claim of an answer, and the part of a document that it quotes: the characters from `start` to `end`.
 
-    `source` is the number of the chunk, counted from 1, and `document` is the chunk's source. A `page` of 0 is unknown.
+    `source` is the number of the chunk, counted from 1, and `document` is the chunk's source. A `page` of 0 means that
+    the page is unknown.
     """
 
     claim: str
@@ -219,9 +220,9 @@ class Response:
 
     @property
     def may_run_again(self) -> bool:
-        """Whether the same request runs again if it is sent again.
+        """Whether the execution runs again if the same request is sent again.
 
-        This is the case if it was cancelled or if its failure is retryable.
+        This is the case if the execution was cancelled or if its failure is retryable.
         """
         failure = self.failure
         return failure is not None and (failure.retryable or failure.category is ErrorCategory.CANCELLATION)

@@ -84,9 +84,9 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RankingOptions:
-    """Several scorers with fused scores, and the diversity of the kept chunks.
+    """The options of a ranking: several scorers with fused scores, and the diversity of the kept chunks.
 
-    A value of 0 is unset.
+    An option of 0 is unset.
     """
 
     scorers: tuple[WeightedScorer, ...] = ()

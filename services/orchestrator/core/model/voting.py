@@ -54,7 +54,7 @@ class Group:
 
     @property
     def votes(self) -> int:
-        """The number of votes."""
+        """The number of replicas that cast this vote."""
         return len(self.replicas)
 
 
@@ -99,7 +99,7 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def group_documents(documents: Mapping[int, str]) -> tuple[Group, ...]:
-    """Return groups of equal documents (replica -> document), in descending order of votes."""
+    """Return groups of equal documents in descending order of votes, given the documents by replica."""
     replicas: dict[str, list[int]] = {}
     for index in sorted(documents):
         replicas.setdefault(canonical_json(documents[index]), []).append(index)
@@ -181,7 +181,10 @@ def _is_settled(leader: int, runner_up: int, outstanding: int, voting: Voting) -
 
 
 def _merge(values: Mapping[int, Any]) -> tuple[Any, int]:
-    """Vote on the leaves of values (replica -> value). Returns the winner and the votes of its weakest leaf."""
+    """Merge values, given by replica, by a vote on each leaf.
+
+    Returns the merged value and the votes of its weakest leaf.
+    """
     objects = {index: value for index, value in values.items() if isinstance(value, dict)}
     leaves = {index: _key(value) for index, value in values.items() if index not in objects}
     key, replicas = _leading(leaves | dict.fromkeys(objects, "{"))
@@ -191,7 +194,10 @@ def _merge(values: Mapping[int, Any]) -> tuple[Any, int]:
 
 
 def _merge_objects(objects: Mapping[int, dict[str, Any]]) -> tuple[dict[str, Any], int]:
-    """Vote on each field of objects (replica -> object): first on whether it is present, then on its value."""
+    """Merge objects, given by replica, by a vote on each field: first on its presence, then on its value.
+
+    Returns the merged object and the votes of its weakest field.
+    """
     merged: dict[str, Any] = {}
     weakest = len(objects)
     for name in dict.fromkeys(name for index in sorted(objects) for name in objects[index]):

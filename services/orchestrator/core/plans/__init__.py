@@ -1,1 +1,1 @@
-"""Plans: planners, checks, the order of steps, and results."""
+"""Makes and checks plans, decides the order of their steps, and selects their results."""

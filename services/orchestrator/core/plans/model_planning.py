@@ -1,4 +1,4 @@
-"""Plans by a model: the prompt that asks for a plan, the schema of the answer, and the parser of the answer.
+"""Has a model make a plan: the prompt that asks for it, the schema of the answer, and the parser of the answer.
 
 An infer step without `after` works on the earlier outputs that no step has used yet. With `after`, it works on the
 named steps, and with an empty `after`, on the request alone. Tool and retrieve steps have no dependencies, so they run
@@ -104,7 +104,7 @@ def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: Pl
 
 
 def _most_steps(request: Request, bounds: PlanPolicy) -> int:
-    """Return the most steps that the model may plan, besides the context steps and an answering step."""
+    """Return the maximum number of steps that the model may plan, besides the context steps and an answering step."""
     return max(1, min(MAX_PLANNED_STEPS, bounds.max_steps - len(context_steps(request)) - 1))
 
 

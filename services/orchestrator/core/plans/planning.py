@@ -15,14 +15,14 @@ from services.orchestrator.core.plans.step_rules import NAME_OF_RETRIEVER, RETRI
 
 
 class Planner(StrEnum):
-    """The planner that makes plans."""
+    """The planner of the deployment, which makes either a fixed plan or a plan with a model."""
 
     STATIC = "static"
     MODEL = "model"
 
 
 def static_plan(request: Request) -> Plan:
-    """Return the fixed plan: retrieve and rerank if the request asks for context, and then infer."""
+    """Return the fixed plan: retrieve and rerank if the request asks for context, and then infer the answer."""
     steps = (*context_steps(request), infer_step(request, "answer", {}))
     return Plan(steps, trace=PlanTrace(Planner.STATIC, "the template for what the request asks for"))
 

@@ -1,4 +1,4 @@
-"""The parameters of rerank steps that fuse scores and diversify the chunks."""
+"""Checks and converts the parameters of rerank steps that fuse scores and diversify the chunks."""
 
 from __future__ import annotations
 

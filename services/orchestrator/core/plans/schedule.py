@@ -40,11 +40,11 @@ class PlanSchedule:
         return tuple(ready[: max(0, MAX_PARALLEL - len(self.running))])
 
     def started(self, step: Step) -> PlanSchedule:
-        """Return the schedule after a step began."""
+        """Return the schedule after a step has started."""
         return replace(self, running=self.running | {step.name})
 
     def ended(self, result: StepResult) -> PlanSchedule:
-        """Return the schedule after a step ended. Results are in the order in which the steps ended."""
+        """Return the schedule after a step has ended. Results are in the order in which the steps ended."""
         return replace(self, running=self.running - {result.name}, results=(*self.results, result))
 
     def inputs_of(self, step: Step) -> dict[str, Value]:

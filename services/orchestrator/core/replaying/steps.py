@@ -87,7 +87,7 @@ class StepNames:
 
 
 def read_record(entries: Sequence[Entry]) -> Record:
-    """Read an execution's entries. Raises ValueError if the entries are not those of one execution."""
+    """Read an execution's entries. Raises ValueError if the entries do not belong to exactly one execution."""
     first, *rest = entries or (None,)
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument

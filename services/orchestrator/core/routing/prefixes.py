@@ -1,4 +1,4 @@
-"""Keys of prompt prefixes, by which replicas and orchestrators identify a cached prefix.
+"""Computes the keys by which replicas and orchestrators identify the cached prefixes of prompts.
 
 Here a prompt is a sequence of bytes: its tools, then its messages. The key of a block is a hash of the bytes from the
 start of the prompt to the end of the block, so that equal keys mean equal prefixes. An incomplete last block has no

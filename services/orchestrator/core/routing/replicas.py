@@ -17,7 +17,7 @@ cached prompts would seem slow.
 Invariants:
     1. A replica to be avoided is never chosen.
     2. A silent replica is chosen only while all replicas are silent.
-    3. A call that has ended counts nothing.
+    3. A call that has ended no longer counts.
     4. At most `MAX_KEYS` keys are remembered for a replica in each of two sets: reported keys, and the keys of this
        orchestrator's calls.
 
@@ -51,7 +51,7 @@ NEWS_AGE_S = 2.0
 SENT_AGE_S = 5.0
 # A sequence in decoding delays a prompt about as much as this number of tokens of another prompt.
 DECODED_TOKENS = 12
-# Estimates that differ by at most this factor may differ only by chance.
+# Estimates that differ by at most this factor count as equal, because they may differ only by chance.
 ALIKE = 1.05
 # New tokens count twice, because the tokens of a prompt delay later prompts as much as the prompt itself.
 NEW_WEIGHT = 2.0
@@ -106,7 +106,10 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work of a replica for all its callers: prompt tokens to compute, running and waiting sequences, seats."""
+    """The work of a replica for all its callers: prompt tokens to compute, and running and waiting sequences.
+
+    `seats` is the number of sequences that the replica can run at the same time.
+    """
 
     pending_tokens: int = 0
     running: int = 0
@@ -193,9 +196,9 @@ class Replicas:
         self._replicas = {address: self._replicas.get(address) or _Replica() for address in addresses}
 
     def choose(self, prefixes: PromptPrefixes, now_s: float, avoided: Collection[str] = ()) -> Call | None:
-        """Return a call to the replica with the least estimate, or None if there is no replica.
+        """Return a call to the replica with the lowest estimate, or None if there is no replica.
 
-        The call counts until it ends.
+        The call counts as work of the replica until it ends.
         """
         candidates = [address for address in self._replicas if address not in avoided]
         talking = [address for address in candidates if self._is_talking(address, now_s)]
@@ -209,7 +212,7 @@ class Replicas:
         return call
 
     def start(self, call: Call, prompt_tokens: int, cached_tokens: int, now_s: float) -> None:
-        """Note that the prompt of a call was computed."""
+        """Record that the prompt of a call was computed."""
         call.started_s = now_s
         if prompt_tokens and call.prefixes.size_bytes:
             bytes_per_token = max(MIN_BYTES_PER_TOKEN, call.prefixes.size_bytes / prompt_tokens)
@@ -220,7 +223,7 @@ class Replicas:
             self._speeds.learn(replica.speed, work, max(0.0, now_s - call.begun_s - call.seat_s))
 
     def end(self, call: Call, now_s: float) -> None:
-        """Note that a call has ended, however it did."""
+        """Record that a call has ended, whether it succeeded or failed."""
         replica = self._replicas.get(call.replica)
         if replica is None or call not in replica.calls:
             return

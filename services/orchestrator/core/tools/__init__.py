@@ -1,1 +1,1 @@
-"""Policies, taint and approvals for tool calls and their arguments."""
+"""Decides whether tool calls may run, by policies, by the origin of their arguments, and by approvals."""

@@ -13,7 +13,7 @@ MAX_REASON_CHARS = 500
 
 
 class Decision(StrEnum):
-    """The kind of decision about a call."""
+    """The kind of decision about a call. EXPIRED means that nobody decided in time."""
 
     APPROVED = "APPROVED"
     REJECTED = "REJECTED"
@@ -43,7 +43,7 @@ class Resolution:
 class Approval:
     """A call that needs a decision. `resolution` is None until the decision.
 
-    `reason` is the reason that the call was not allowed.
+    `reason` is the reason that the call needs a decision.
     """
 
     request_id: str
@@ -89,7 +89,7 @@ def reason_to_ask(spans: Sequence[TaintedSpan]) -> str:
 
 
 def refusal_of(approval: Approval) -> str:
-    """Return the refusal of a call for the model, or an empty string if the call was not refused."""
+    """Return the message to the model about a refused call, or an empty string if the call was not refused."""
     resolution = approval.resolution
     if resolution is None or resolution.decision is Decision.APPROVED:
         return ""

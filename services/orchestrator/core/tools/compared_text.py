@@ -1,4 +1,4 @@
-"""Normalized texts for comparing texts of different authors: words, identifiers and groups of characters."""
+"""Normalizes texts to words, identifiers and groups of characters, to compare texts of different authors."""
 
 from __future__ import annotations
 

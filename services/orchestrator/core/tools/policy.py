@@ -23,7 +23,7 @@ NAMED_ONLY = frozenset({ToolSafety.WRITE, ToolSafety.EXTERNAL})
 
 
 class ToolAction(StrEnum):
-    """The action on a tool call."""
+    """The action on a tool call: allow it, ask for an approval, or deny it."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -52,7 +52,7 @@ class ToolRule:
 
     @property
     def specificity(self) -> int:
-        """The rank of the rule, in descending order: an exact name, a longer pattern, a shorter pattern, a class."""
+        """The rank of the rule. An exact name ranks highest, then a longer pattern, a shorter pattern, and a class."""
         if "*" in self.pattern:
             return len(self.pattern)
         return len(self.pattern) and MAX_PATTERN_CHARS + 1

@@ -52,7 +52,7 @@ ANSWER = "an earlier answer"
 
 @dataclass(frozen=True, slots=True)
 class TaintedSpan:
-    """A text from `source` in an argument. `argument` is the path of the argument."""
+    """Text from `source` in an argument. `argument` is the path of the argument."""
 
     argument: str
     source: str
@@ -107,7 +107,7 @@ class _Value:
 
 @dataclass(slots=True)
 class Provenance:
-    """The authors of the texts of a run. Results are added in the order in which they arrive."""
+    """Tracks the authors of the texts of a run. Results are added in the order in which they arrive."""
 
     _trusted: list[str] = field(default_factory=list)
     _trusted_words: set[str] = field(default_factory=set)
@@ -132,7 +132,7 @@ class Provenance:
             self.trust(value)
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
-        """Add an untrusted text. If the text is JSON and `is_data` is set, its fields are data."""
+        """Add untrusted text. If the text is JSON and `is_data` is set, its fields count as data that was looked up."""
         if not self._take(text):
             return
         values = [value for _, value, _ in _parts(_parsed(text))]
@@ -152,8 +152,8 @@ class Provenance:
     def distrust_answer(self, text: str) -> None:
         """Add the model's answer of an earlier turn, which may repeat a document that is no longer in the conversation.
 
-        Only the identifiers in the answer count, because plain words are those of the model. Fields that were looked up
-        are data in the answer, too.
+        Only the identifiers in the answer count, because its plain words come from the model. Fields that were looked
+        up count as data in the answer, too.
         """
         if not text or not self._take(text):
             return

@@ -137,14 +137,17 @@ def _authorize(action: int, _first: str | None, second: str | None, _database: s
 
 
 def _reason_of(error: Exception) -> str:
-    """Return the reason in words. SQLite's messages contain no path."""
+    """Return the reason for an error in words. SQLite's messages contain no path."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
         return "only one SELECT statement is permitted, without PRAGMA, ATTACH and functions that reach files"
     return str(error)[:500]
 
 
 def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows: int, max_bytes: int) -> str:
-    """Return columns, rows and whether rows were left out. Raises ToolFailed if not even one row fits."""
+    """Return a JSON object with the columns, the rows and whether rows were left out.
+
+    Raises ToolFailed if not even one row fits.
+    """
     names = dump_json([_text(name) for name in columns])
     written: list[str] = []
     left_bytes = max_bytes - len(names.encode()) - 64  # reserved for the keys around the data

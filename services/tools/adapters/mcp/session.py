@@ -65,7 +65,7 @@ class OutputCheck:
         self._validators: dict[str, Validator] = {}
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
-        """Replace the validators by those of these tools. An unusable schema is logged and checks nothing."""
+        """Replace the validators with validators for these tools. An unusable schema is logged and checks nothing."""
         self._validators = {}
         for tool in tools:
             if tool.output_schema is None:
@@ -137,7 +137,7 @@ class SdkSession:
     async def list_tools(self) -> ToolList:
         """Return the tools page by page in the server's order. The defective tools of a page follow its other tools.
 
-        The number of tools is limited, and so is the service's time that a server's list may take.
+        The number of tools is limited, and so is the time that the service spends on a server's list.
         """
         self._check_open()
         if self._client.server_capabilities.tools is None:
@@ -206,7 +206,7 @@ class SdkSession:
         return FilledPrompt(prompt.description or "", messages)
 
     async def _ask(self, send: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Send a request that is not a tool call. Raises InvalidRequest and Unavailable."""
+        """Send a request that is not a tool call. Raises InvalidRequest or Unavailable."""
         try:
             self._check_open()
             return await send()

@@ -1,1 +1,1 @@
-"""Makes tools of the operations of HTTP APIs from OpenAPI documents."""
+"""Makes tools from the operations of HTTP APIs that OpenAPI documents describe."""

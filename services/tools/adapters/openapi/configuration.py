@@ -18,7 +18,8 @@ from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.servers import HttpTransport
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
-# A value could end a body of another type or length, and start a request that the deployment does not send.
+# A configured value could declare a body of another type or length, and so start a request that the deployment does not
+# send.
 _HEADERS_OF_BODIES = frozenset({"content-type", "content-length", "transfer-encoding"})
 _Secret = Annotated[SecretStr, Field(max_length=8192)]
 

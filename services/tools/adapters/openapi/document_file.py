@@ -78,7 +78,7 @@ def _check_depth(text: str) -> None:
 
 
 class _Loader(yaml.CSafeLoader):
-    """A safe loader that yields only JSON values, as the standard requires: no dates, and `on` is a text."""
+    """A safe loader that yields only JSON values, as the standard requires: a date is text, and so is `on`."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
 

@@ -1,4 +1,4 @@
-"""Makes tools of OpenAPI documents."""
+"""Makes tools from OpenAPI documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """The limits of an API."""
+    """The limits on the tools, messages and connections of an API."""
 
     max_tools: int = 128
     max_tool_bytes: int = 32_768
@@ -93,7 +93,7 @@ def _log_properties(spec: ApiSpec, translation: Translation) -> None:
 
 
 def _fitting(tools: list[OperationTool], limits: ApiLimits, left_out: dict[str, str]) -> Iterator[OperationTool]:
-    """Yield the tools within the limits, and record the reason for each other tool."""
+    """Yield the tools within the limits, and record the reason for each omitted tool."""
     count = 0
     for tool in tools:
         definition = tool.definition

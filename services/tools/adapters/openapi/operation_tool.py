@@ -19,7 +19,7 @@ from services.tools.core.remote_names import prefixed_name
 from services.tools.ports import Report, ToolUnavailable
 
 MAX_ERROR_CHARS = 1000
-# Another attempt may get another response (RFC 9110, RFC 6585).
+# After these statuses, another attempt may get another response (RFC 9110, RFC 6585).
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TEXT_TYPES = ("application/xml", "application/yaml", "application/x-ndjson", "application/javascript")
 _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252", "utf-16"})

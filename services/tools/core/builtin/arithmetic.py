@@ -43,7 +43,7 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return round(value, digits)
 
 
-# Each function with the minimum and the maximum number of its arguments.
+# Maps each function name to the function and the minimum and maximum number of its arguments.
 _FUNCTIONS: Final[dict[str, tuple[Callable[..., Number], int, int]]] = {
     "sqrt": (math.sqrt, 1, 1),
     "abs": (abs, 1, 1),

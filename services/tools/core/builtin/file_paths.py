@@ -1,4 +1,4 @@
-"""Paths as models write them: a folder name of the deployment, then names below it. Accesses no file."""
+"""Splits paths as models write them: a folder name of the deployment, then names below it. It accesses no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JMESPath queries with a limit on their work.
+"""Runs JMESPath queries with a limit on their work.
 
 A short expression can double its input repeatedly (`[@,@][] | [@,@][] | ...`). The size of every intermediate value is
 therefore charged to a common budget, and the limit on the length of a query limits the growth of each step.

@@ -66,7 +66,7 @@ def build_filter(machine: str) -> bytes:
     refused = sorted({*calls.refused, *_SINCE_2019})
     # Each check jumps to the verdict EPERM at the end. The distance is the number of instructions in between.
     checks = [(_EQUAL, number) for number in refused] + [(_NOT_BELOW, _X32_BIT)]
-    after = 5  # clone3 and its verdict, clone, its flags; then ALLOW, EPERM
+    after = 5  # the instructions from the check for clone3 to the check of clone's flags; then ALLOW, EPERM
     lines = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, calls.architecture), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     lines.append((_LOAD, 0, 0, _NUMBER_AT))
     for position, (code, number) in enumerate(checks):

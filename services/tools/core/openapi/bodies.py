@@ -46,7 +46,7 @@ class Body:
 
     @property
     def is_argument(self) -> bool:
-        """Whether the body is an argument of the tool, which it is unless it is a form without fields."""
+        """Whether the body is an argument of the tool. Only a form without fields is not."""
         return self.kind is BodyKind.JSON or bool(self.fields)
 
 

@@ -1,4 +1,4 @@
-"""The media types of bodies in the form that documents use."""
+"""Recognizes the media types of bodies, in the form in which documents write them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,10 @@ class Operation:
 
     @property
     def safety(self) -> ToolSafety:
-        """READ for GET, which changes nothing (RFC 9110, section 9.2.1), and EXTERNAL for other methods."""
+        """The safety class of the operation.
+
+        It is READ for GET, which changes nothing (RFC 9110, section 9.2.1), and EXTERNAL for other methods.
+        """
         return ToolSafety.READ if self.method == "get" else ToolSafety.EXTERNAL
 
     @property

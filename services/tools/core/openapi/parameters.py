@@ -1,4 +1,4 @@
-"""The parameters of operations: where each parameter goes, and how it is written there."""
+"""Reads the parameters of operations: where each parameter goes, and how it is written there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Style(StrEnum):
     JSON = "json"
 
 
-# The first style is the default.
+# The first style of each location is its default.
 _STYLES: Mapping[Location, tuple[Style, ...]] = {
     Location.PATH: (Style.SIMPLE, Style.MATRIX, Style.LABEL),
     Location.QUERY: (Style.FORM, Style.SPACE_DELIMITED, Style.PIPE_DELIMITED, Style.DEEP_OBJECT),
@@ -78,9 +78,10 @@ class Parameter:
 
 
 def read_parameters(lists: Iterable[Any], references: References, supplied: Supplied) -> list[Parameter]:
-    """Return the parameters of a path's and its operation's lists. A later parameter replaces one of the same name.
+    """Return the parameters in the lists of a path and its operation.
 
-    Leaves out parameters supplied by the deployment, and optional parameters that callers may not set. Raises Unusable.
+    A later parameter replaces an earlier parameter of the same name. Leaves out parameters supplied by the deployment,
+    and optional parameters that callers may not set. Raises Unusable.
     """
     entries: dict[tuple[str, str], Mapping[str, Any]] = {}
     for parameters in lists:

@@ -58,7 +58,7 @@ class Budget:
 
 
 class References:
-    """The targets of references in a document, and the budget of their readers."""
+    """Finds the targets of references in a document, and holds the budget for reading parts of the document."""
 
     def __init__(self, document: Mapping[str, Any], max_parts: int = MAX_DOCUMENT_PARTS) -> None:
         self._document = document

@@ -31,7 +31,7 @@ _SCHEMAS = (
 )
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas")
-# Keywords that may require properties that are left out.
+# These keywords may require properties that are left out.
 BOUND_TO_PROPERTIES = ("minProperties", "dependentRequired", "dependentSchemas", "if", "then", "else")
 _REFUSED = ("$id", "$dynamicRef", "$recursiveRef")
 

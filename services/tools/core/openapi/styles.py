@@ -31,7 +31,7 @@ class Pairs:
 
     @property
     def text(self) -> str:
-        """The pairs in the form of a query or an encoded form."""
+        """The pairs as the text of a query or of an encoded form."""
         return "&".join(f"{name}={value}" for name, value in self._pairs)
 
     def add(self, name: str, argument: str, pairs: Iterable[Pair]) -> None:
@@ -160,7 +160,7 @@ def _matrix(parameter: Parameter, value: Any) -> str:
     else:
         items = list(_items_of(parameter, value, ",", encode))
         pairs = [(name, ",".join(items))] if items else []
-    # An empty value has no sign before it (RFC 6570, section 3.2.7).
+    # An empty value has no equals sign before it (RFC 6570, section 3.2.7).
     return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
 
 

@@ -126,7 +126,7 @@ class Hub(Changes):
                 self._watches.pop(topic, None)
 
     def note(self, topics: Collection[str]) -> None:
-        """Wake the local waiters for committed topics, and notify other processes that wait for them."""
+        """Wake the local waiters for committed topics, and announce the topics that other processes wait for."""
         self._wake(topics)
         if self.on_due is not None:
             self._tell(CHANGED, self._interests.change(topics, time.monotonic()))

@@ -1,1 +1,1 @@
-"""API keys, budgets and the audit log in the journal's database."""
+"""Stores API keys, budgets, usage totals and the audit log in the journal's database."""

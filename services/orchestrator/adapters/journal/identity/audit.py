@@ -1,4 +1,4 @@
-"""The audit log in the journal's database."""
+"""Stores the audit log in the journal's database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.adapters.journal.writes import CompiledStatement
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page
 
-MAX_DIGITS = 18  # any number with so few digits fits into 64 bits
+MAX_DIGITS = 18  # every number with at most this number of digits fits into 64 bits
 _table = audit_records.c
 log = get_logger(__name__)
 

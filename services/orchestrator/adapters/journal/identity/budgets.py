@@ -1,4 +1,4 @@
-"""Budgets in the journal's database."""
+"""Stores budgets in the journal's database."""
 
 from __future__ import annotations
 

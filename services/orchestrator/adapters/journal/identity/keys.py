@@ -1,4 +1,4 @@
-"""API keys in the journal's database."""
+"""Stores API keys in the journal's database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usage ledger in the journal's database."""
+"""Stores usage totals in the journal's database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approvals of tool calls in the journal's database."""
+"""Stores approvals of tool calls in the journal's database."""
 
 from __future__ import annotations
 

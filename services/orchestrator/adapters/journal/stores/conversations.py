@@ -27,7 +27,7 @@ from services.orchestrator.ports.journal import (
 )
 from services.orchestrator.ports.page import Page
 
-# Maximum number of bytes per character in an encrypted journal, where only this process can read the values.
+# Maximum number of bytes per character of an encrypted value, whose characters only this process can count.
 _SEALED_CHARS = 8
 _sessions, _messages = tables.sessions, tables.messages
 

@@ -25,7 +25,7 @@ LOOKED_AT = 1000  # maximum number of executions scanned for a page
 
 
 class SqlKept(JournalAccess):
-    """Data that callers keep with their executions."""
+    """Stores the requests and metadata that callers keep with their executions."""
 
     async def update_metadata(
         self, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]

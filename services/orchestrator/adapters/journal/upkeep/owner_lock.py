@@ -39,7 +39,7 @@ class OwnerLock:
         self._backend: int | None = None  # id of the server process that holds the lock
         self._refused_s: float | None = None  # time of the first refusal, or None unless another process has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
-        self._newest: object = None  # marks of the newest connection, and of the newest when the lock was held
+        self._newest: object = None  # marks of the newest connection, and of the newest one when the lock was held
         self._newest_held: object = None
         self._alone = Lock()
         if self._is_of_database:
@@ -122,7 +122,7 @@ class OwnerLock:
         return True
 
     def _check_beside(self) -> None:
-        """Raise PreconditionFailed if a second connection has the same server process, so that a pooler shares it.
+        """Raise PreconditionFailed if a second connection has the same server process, that is, if a pooler shares it.
 
         The lock is released if this check fails.
         """

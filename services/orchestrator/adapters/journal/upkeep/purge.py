@@ -21,7 +21,7 @@ PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
 FIRST_PURGE_S = 10.0  # delay after the start, when old executions may still be resumed
 RETRY_S = 5.0  # delay after a purge that failed
-ANSWER_TIMEOUT_S = 30  # limit of a statement in PostgreSQL; no caller waits for the purge
+ANSWER_TIMEOUT_S = 30  # time limit of a PostgreSQL statement; long, because no caller waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
 _KEY = (_executions.c.tenant, _executions.c.request_id)
@@ -149,7 +149,7 @@ def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
 
 
 def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:
-    """Delete the records of each chain up to a time, except its last record, and return their number."""
+    """Delete the records of each chain up to a time, except the chain's last record, and return their number."""
     records = tables.audit_records.c
     count = 0
     for owner in _chain_owners(db):

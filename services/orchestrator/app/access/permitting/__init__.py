@@ -1,1 +1,1 @@
-"""The services, restricted to the operations that the operator's policies permit to each tenant."""
+"""Restricts the services to the operations that the operator's policies permit to each tenant."""

@@ -9,12 +9,15 @@ from services.orchestrator.ports.policy import DEFAULT_MODEL, Action, Collection
 
 
 def check_model(policy: Policy, name: str) -> None:
-    """Raise PermissionDenied (AUTH_POLICY) if the tenant may not use a model; "" is the default model."""
+    """Raise PermissionDenied (AUTH_POLICY) if the tenant may not use a model. An empty name is the default model."""
     _raise(find_model_denial(policy, name))
 
 
 def find_model_denial(policy: Policy, name: str) -> str:
-    """Return the reason that the tenant may not use a model, or an empty string. "" is the default model."""
+    """Return the reason that the tenant may not use a model, or an empty string if it may.
+
+    An empty `name` selects the default model.
+    """
     return policy.find_denial(current_principal().tenant, Action.INFER, Model(name or DEFAULT_MODEL))
 
 

@@ -13,7 +13,7 @@ from services.orchestrator.ports.services import CompiledConstraint, ConstraintP
 
 
 class PermittedConstraint(ConstraintPort):
-    """The constraint service. Raises PermissionDenied (AUTH_POLICY) if the policy denies the judge's model."""
+    """A constraint service that raises PermissionDenied (AUTH_POLICY) if the policy denies the judge's model."""
 
     def __init__(self, constraint: ConstraintPort, policy: Policy) -> None:
         self._constraint = constraint

@@ -12,7 +12,7 @@ from services.orchestrator.ports.services import BuiltContext, ContextPort, Rank
 
 
 class PermittedContext(ContextPort):
-    """The context and rerank services. Raises PermissionDenied (AUTH_POLICY) if the policy denies a collection."""
+    """A context and rerank service that raises PermissionDenied (AUTH_POLICY) if the policy denies a collection."""
 
     def __init__(self, context: ContextPort, policy: Policy) -> None:
         self._context = context

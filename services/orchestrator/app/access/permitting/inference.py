@@ -23,7 +23,7 @@ from services.orchestrator.ports.services import (
 
 
 class PermittedInference(InferencePort):
-    """The inference service. Raises PermissionDenied (AUTH_POLICY) if the policy denies a model."""
+    """An inference service that raises PermissionDenied (AUTH_POLICY) if the policy denies a model."""
 
     def __init__(self, inference: InferencePort, policy: Policy) -> None:
         self._inference = inference

@@ -1,4 +1,4 @@
-"""Restricts the services by policies."""
+"""Wraps the services so that they apply the operator's policy."""
 
 from __future__ import annotations
 

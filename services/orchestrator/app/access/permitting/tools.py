@@ -13,14 +13,14 @@ from services.orchestrator.ports.services import OfferedTool, Report, ToolsPort
 
 
 class PermittedTools(ToolsPort):
-    """The tools service. Raises PermissionDenied (TOOL_DENIED) if the policy denies a named tool."""
+    """A tools service that raises PermissionDenied (TOOL_DENIED) if the policy denies a named tool."""
 
     def __init__(self, tools: ToolsPort, policy: Policy) -> None:
         self._tools = tools
         self._policy = policy
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
-        """List the named tools, or all tools that the tenant may call if no names are given."""
+        """List the named tools. If no names are given, list all tools that the tenant may call."""
         offered = await self._tools.list_tools(names)
         if names:
             for tool in offered:
@@ -32,7 +32,7 @@ class PermittedTools(ToolsPort):
         return await self._tools.search_tools(query, names, limit)
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
-        (offered,) = await self._tools.list_tools([call.name])  # a call does not carry the safety of its tool
+        (offered,) = await self._tools.list_tools([call.name])  # the policy needs the tool's safety class
         self._check(offered)
         return await self._tools.execute(call, report)
 

@@ -1,4 +1,4 @@
-"""Guards the model's output as it streams, before anything is passed on."""
+"""Guards the model's output as it streams, before any of it is passed on."""
 
 from __future__ import annotations
 

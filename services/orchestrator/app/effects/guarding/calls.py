@@ -57,7 +57,7 @@ async def check_calls(
 
 
 async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request: Request, scope: RunScope) -> Checked:
-    """Check the arguments of a call with the guards of some stages, and return the arguments as one text."""
+    """Check the arguments of a call with the guards of the given stages, and return the arguments as one text."""
     arguments = call.arguments_json
     warnings: tuple[ResponseWarning, ...] = ()
     for stage in stages:
@@ -68,7 +68,7 @@ async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request:
 
 
 async def _check_json(text: str, stage: GuardStage, request: Request, scope: RunScope, call_id: str) -> Checked:
-    """Check the unescaped strings of a JSON document with the guards. A text that is not JSON is checked whole."""
+    """Check the unescaped strings of a JSON document with the guards. Text that is not JSON is checked as a whole."""
     try:
         document = parse_json(text or NO_ARGUMENTS)
     except JsonTextError:

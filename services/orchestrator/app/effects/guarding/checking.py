@@ -26,7 +26,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The texts after the guards, and warnings about their changes."""
+    """The texts as changed by the guards, and warnings about the changes."""
 
     texts: tuple[str, ...]
     warnings: tuple[ResponseWarning, ...] = ()
@@ -78,7 +78,7 @@ def _reads(rule: GuardRule, stage: GuardStage, text: GuardedText) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A guard that checks texts, with the stage, the request and the tool call."""
+    """The context of a check: the guard, the stage, the request and the tool call."""
 
     rule: GuardRule
     stage: GuardStage
@@ -87,7 +87,7 @@ class _Place:
 
 
 async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[list[str], list[ResponseWarning]]:
-    """Return the texts after one guard, and the guard's warnings."""
+    """Return the texts as changed by one guard, and the guard's warnings."""
     tally = Tally(at.rule, at.stage)
     try:
         text_findings = await run_guard(at.rule, [Window(text, 0) for text in texts], at.request, scope)

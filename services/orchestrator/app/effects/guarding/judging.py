@@ -1,4 +1,4 @@
-"""Has a model judge texts by a decision."""
+"""Asks a model to decide whether a guard's statements are true of texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JUDGED = "judged"  # the kind of a judge's findings
 async def judge(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
-    """Have the model judge the texts together. If a statement is true, return a finding in each text."""
+    """Have the model judge the texts together. If any statement is true, return a finding in each text."""
     questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
     messages = [Message(Role.USER, content=window.text) for window in windows]
     command = Decide(decision_messages("", messages), tuple(questions))

@@ -1,1 +1,1 @@
-"""Inference of one answer, or of the replicas of a vote."""
+"""Runs the inference of one answer, or of the replicas of a vote."""

@@ -29,8 +29,8 @@ async def infer(
 ) -> Inferred:
     """Run the inference after the wait of the retry policy, and stream its text if the command asks for it.
 
-    A lost inference is restarted once, which is safe because an inference has no side effects. An event discards its
-    text. The usage of the output includes the lost inference.
+    A lost inference is restarted once, which is safe because an inference has no side effects. An event discards the
+    text of the lost inference, and the usage of the output includes the usage of that inference.
     """
     request, inference = run.request, scope.inference
     wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
@@ -66,7 +66,7 @@ async def infer(
 async def _citation_text(
     pieces: AsyncIterator[InferenceDelta | InferenceOutput],
 ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-    """Yield the output of an answer with citations, whose deltas have plain text instead of JSON."""
+    """Yield the output of an answer with citations, with plain text instead of JSON in the deltas."""
     text = CitedText()
     async for piece in pieces:
         if isinstance(piece, InferenceDelta):
@@ -104,7 +104,7 @@ async def _asked(
 
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:
-    """Return whether a running inference was lost. An engine error counts only before the first output."""
+    """Return whether a running inference was lost. An engine error counts as a loss only before the first output."""
     output = scope.inference.said
     if output is None:
         return False
@@ -115,7 +115,7 @@ def _is_lost(scope: RunScope, error: PaganticError) -> bool:
 
 
 async def _discard(scope: RunScope, error: PaganticError) -> None:
-    """Discard a lost inference, and emit an event that discards its output if some was streamed."""
+    """Discard a lost inference. If some of its output was streamed, emit an event that discards that output."""
     has_streamed_calls = bool(scope.inference.calls)
     lost = scope.inference.give_up()
     if lost.content or lost.reasoning or has_streamed_calls:
@@ -126,7 +126,7 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
 async def _take(
     piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str
 ) -> InferenceOutput | None:
-    """Stream a piece, and keep it in case the inference is stopped. Returns the whole output, the last piece."""
+    """Stream a delta and keep it in case the inference is stopped, or return the piece if it is the whole output."""
     if isinstance(piece, InferenceOutput):
         scope.inference.said = None
         return piece

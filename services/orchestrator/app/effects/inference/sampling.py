@@ -40,18 +40,18 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
                 failed = error
                 raise
     except PaganticError as error:
-        if error is not failed:  # the error comes from the journal
+        if error is not failed:  # the journal raised the error
             raise
         failure = failure_from(error)
         if not progress.replicas or failure.category is ErrorCategory.CANCELLATION:
             raise
         for index in set(range(command.voting.n)) - set(progress.replicas):
-            progress.replicas[index] = Replica(index, failure=failure)  # abstains, while ended candidates still count
+            progress.replicas[index] = Replica(index, failure=failure)  # abstains; ended candidates still count
     return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model, votes.warnings)
 
 
 class _Votes:
-    """The candidates of one vote. `last` is the output that ended last, and `warnings` come from the guards."""
+    """The candidates of one vote. `last` is the last candidate's output, and `warnings` come from the guards."""
 
     def __init__(self, run: Run, command: Sample, scope: RunScope) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Asks the model for the probability of a prefix of an answer: yes or no, or an abstention in place of claims."""
+"""Estimates probabilities by scoring prefixes of an answer: of yes over no, and of an abstention over claims."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
         await recorder.emit(
             events.StepEnd(step.name, step.kind, success=result.failure is None),
             entries=[StepEnded(result, enforcement)],
-            is_durable=True,  # the step will not run again
+            is_durable=True,  # so that the step does not run again
             duration_s=result.duration_s,
             failure=result.failure,
             caused_by=step.name,
@@ -71,7 +71,7 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
             usage += plan.progress.usage_of_step(step.name)
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
         last = plan.last_attempts.get(step.name, run_number)
-        if step.kind == StepKind.INFER:  # the next attempt streams the text again
+        if step.kind == StepKind.INFER:  # the next attempt streams again, so discard the text
             with attempt_scope(last):
                 await plan.scope.recorder.emit(events.AttemptDiscarded(last, failure.message))
         run_number = last + 1

@@ -94,7 +94,10 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
 
 
 def _lost_call(before: CallProgress, asked: ToolCall, plan: PlanScope, scope: RunScope) -> ToolCall | None:
-    """Return a call that may have run before an interruption, or None if there is none or a replay has its result."""
+    """Return a call that may have run before an interruption, or None if there is no such call.
+
+    Returns None also if a replay has the result of the call.
+    """
     lost = before.lost_call(plan.tools)
     if lost is None or scope.recorded_call(call := replace(asked, id=lost.call_id)) is not None:
         return None

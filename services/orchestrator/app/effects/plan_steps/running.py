@@ -18,7 +18,7 @@ from services.orchestrator.core.plans.schedule import PlanSchedule
 
 
 async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
-    """Run all steps, or stop at the first failure after running steps end. Ended steps do not run again."""
+    """Run all steps. After a failure, no step starts, but running steps end. Ended steps do not run again."""
     tools = {tool.name: tool for tool in run.prepared.tools}
     request = with_prepared(run.request, run.prepared)
     surroundings = partial(provenance_of_plan, run, command.plan, scope.recorder.progress)

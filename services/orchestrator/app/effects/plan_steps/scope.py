@@ -1,4 +1,4 @@
-"""The scope of a plan's steps, and the scope of an attempt of a step."""
+"""The data that the steps of a plan share, and the data of one attempt of a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.orchestrator.core.tools.taint import Provenance
 
 @dataclass(slots=True)
 class PlanScope:
-    """The scope of one plan.
+    """The data that the steps of one plan share.
 
     Attributes:
         request: The request, with the results of PREPARE.

@@ -59,7 +59,7 @@ async def _write(run: Run, prompt: QueryPrompt, model: str, scope: RunScope) -> 
         is_streamed=False,
     )
     output = (await infer(replace(run, request=query_request), command, scope, InferencePurpose.QUERY)).output
-    scope.inference.lost += output.usage  # PREPARE's answer takes it, or its failure
+    scope.inference.lost += output.usage  # added to PREPARE's answer or failure
     return prompt.read(output.content)
 
 

@@ -26,8 +26,8 @@ from services.orchestrator.ports.services import BuiltContext
 class Retrieved:
     """The retrieved context of a run.
 
-    It has the context message or None, the probability that the context has the answer, warnings about failures, and
-    the chunks.
+    It contains the context message or None, the probability that the context has the answer, warnings about failures,
+    and the chunks.
     """
 
     message: Message | None = None
@@ -64,7 +64,7 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
 async def _guarded(
     built: BuiltContext, policy: ContextPolicy, request: Request, scope: RunScope
 ) -> tuple[BuiltContext, tuple[ResponseWarning, ...]]:
-    """Return the context after the guards, laid out again if the guards changed it."""
+    """Return the context as changed by the guards. Changed chunks are laid out again."""
     chunks, warnings = await check_chunks(built.chunks, request, scope)
     if chunks == built.chunks:
         return built, warnings

@@ -32,7 +32,7 @@ class ToolsWithSearch(ToolsPort):
         return sorted(listed, key=lambda tool: tool.definition.name)
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
-        """Return the matching tools. This tool comes first, because documents may be about anything."""
+        """Return the matching tools. `search_documents` comes first, because documents may be about anything."""
         others = [name for name in names if name != NAME]
         matches = await self._tools.search_tools(query, others, limit) if others else []
         if len(others) < len(names):

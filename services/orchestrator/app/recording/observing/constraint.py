@@ -20,7 +20,7 @@ validation_duration = make_histogram(
 
 
 class ObservedConstraint(ConstraintPort):
-    """The constraint service with spans for its calls."""
+    """A constraint service that opens a span for each compilation and validation."""
 
     def __init__(self, constraint: ConstraintPort) -> None:
         self._constraint = constraint

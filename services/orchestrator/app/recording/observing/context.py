@@ -23,7 +23,10 @@ retrieval_duration = make_histogram(
 
 
 class ObservedContext(ContextPort):
-    """The context and rerank services, observed. Tenants choose collection names, so no metric contains these names."""
+    """A context and rerank service that records a span and a measurement for each retrieval.
+
+    Tenants choose the names of collections, so no metric contains these names.
+    """
 
     def __init__(self, context: ContextPort) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""The variant of the current execution, as attributes of its span and labels of the metrics of its work."""
+"""Adds the variant of the current execution to the span of the execution and to the metrics of its work."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _SAMPLING = {
 
 
 class ObservedInference(InferencePort):
-    """The inference service with a span and measurements for each call."""
+    """An inference service that records a span and measurements for each call."""
 
     def __init__(self, inference: InferencePort) -> None:
         self._inference = inference

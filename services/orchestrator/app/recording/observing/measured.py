@@ -22,7 +22,7 @@ def measured(
     *,
     kind: SpanKind = SpanKind.INTERNAL,
 ) -> Iterator[Span]:
-    """Record the work inside as a span, and its duration with these labels, to which the work may add."""
+    """Record the enclosed work as a span, and its duration with `labels`. The work may add labels."""
     began_s = time.monotonic()
     with span(name, attributes, kind=kind) as opened:
         try:

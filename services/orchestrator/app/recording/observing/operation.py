@@ -21,7 +21,7 @@ WritableAttributes = dict[str, AttributeValue]
 
 
 class ObservedOperation:
-    """A running call.
+    """A running call of a model.
 
     The labels of the call's metrics name the model that answered. The model name in a request may be made up, which
     would make the number of label values unbounded.

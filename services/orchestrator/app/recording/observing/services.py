@@ -1,4 +1,4 @@
-"""Wraps services so that their work is observed."""
+"""Wraps services so that their work is recorded as spans and metrics."""
 
 from __future__ import annotations
 

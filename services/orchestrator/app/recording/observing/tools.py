@@ -22,7 +22,7 @@ tool_duration = make_histogram(
 
 
 class ObservedTools(ToolsPort):
-    """The tools service with a span and a measurement for each tool call."""
+    """A tools service that records a span and a measurement for each tool call."""
 
     def __init__(self, tools: ToolsPort) -> None:
         self._tools = tools

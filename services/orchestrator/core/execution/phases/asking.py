@@ -1,4 +1,4 @@
-"""The inference command, and the phases of a run with tools.
+"""Builds the inference command, and separates the tool phase of a run from the answer phase.
 
 While a model may call tools, its output is not constrained. A constrained answer is inferred separately afterwards,
 without tools.
@@ -59,7 +59,7 @@ def _offered_tools(run: Run) -> tuple[ToolDefinition, ...]:
 
 
 def _seed_of(run: Run) -> int | None:
-    """Return the seed of the current attempt. Each retry has a different seed."""
+    """Return the seed of the current attempt, or None if the request has no seed. Each retry has a different seed."""
     if run.request.hints.seed is None:
         return None
     return (run.request.hints.seed + run.attempt - 1) % 2**64

@@ -1,4 +1,4 @@
-"""The decisions of a DECIDE execution: one command asks all questions, and its answer ends the run."""
+"""Handles the decisions of a DECIDE execution: one command asks all questions, and its answer ends the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validation of an answer, which delivers the answer, retries or fails."""
+"""Handles the validation of an answer: delivers the answer, retries, or fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 
 
 def after_enforcement(run: Run, enforced: Enforced) -> Outcome:
-    """Deliver a valid answer. Retry an invalid or truncated answer, or else end the run with it."""
+    """Deliver a valid answer. Retry an invalid or truncated answer, or end the run if no retry is possible."""
     enforcement = enforced.enforcement
     output = run.output or InferenceOutput("", FinishReason.STOP)
     cut = _truncation_of(run, enforcement)

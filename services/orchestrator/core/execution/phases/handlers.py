@@ -1,4 +1,4 @@
-"""The handlers of a run's inputs."""
+"""Maps each input of a run to the handler that processes it."""
 
 from __future__ import annotations
 

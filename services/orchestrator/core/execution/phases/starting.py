@@ -1,4 +1,4 @@
-"""The start of a run: the configured guards, and then the plan or PREPARE."""
+"""Starts a run with the configured guards, and then with the plan or with PREPARE."""
 
 from __future__ import annotations
 

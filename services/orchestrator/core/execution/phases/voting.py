@@ -1,4 +1,4 @@
-"""The vote of a REDUNDANT execution.
+"""Handles the vote of a REDUNDANT execution.
 
 All replicas run in one Sample command. Each replica passes the constraint pipeline as it ends, so that a vote can be
 decided early. The votes are counted in VALIDATE.
