@@ -88,11 +88,9 @@ landing: ## Set up and test a clean clone of HEAD as a newcomer would, but for t
 	@CACHE="$(CACHE)" PYTHON="$(PYTHON)" .ci/landing
 
 .PHONY: test-whole
-test-whole: setup-dev ## What make test samples or leaves out: slow tests, all examples, schemas of the suites, kills of a service, 200 cases
-	@PAGANTIC_TEST_EXAMPLES=all $(BIN)/python -m pytest tests/unit tests/contract $(TEST_IN_PARALLEL) --progress
-	@PAGANTIC_TEST_WHOLE=1 $(BIN)/python -m pytest tests -m whole $(TEST_IN_PARALLEL) --progress
-	@PAGANTIC_CORPUS=all PAGANTIC_TEST_EVAL_CASES=200 PAGANTIC_TEST_RECIPES=all $(BIN)/python -m pytest \
-		tests/e2e/test_schema_corpus.py tests/e2e/test_kill_services.py tests/e2e/test_eval.py tests/e2e/test_recipes.py
+test-whole: setup-dev ## What make test samples or leaves out: slow tests, all examples, cases and schemas, the recipes
+	@PAGANTIC_TEST_WHOLE=1 $(BIN)/python -m pytest tests -m "whole or sampled or hypothesis" $(TEST_IN_PARALLEL) --progress
+	@$(MAKE) test-recipes
 
 # What builds llama-server, if the cache does not have it, and prints its path.
 find_llama_server = PATH="$(PATH_WITH_VENV)" $(BIN)/python -m tests.support.build_llama_server --cache "$(CACHE)" \

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import signal
 
@@ -14,6 +15,9 @@ from tests.support.postgres import find_programs, running_postgres
 
 # The settings file of whoever runs the tests is none of theirs.
 os.environ["PAGANTIC_SETTINGS_FILE"] = "none"
+# Each worker process takes half a second of a processor to start, in hundreds of services. Tests of several workers ask
+# for them.
+os.environ |= {"PAGANTIC_CONSTRAINT_WORKERS": "1", "PAGANTIC_CONTEXT_WORKERS": "1"}
 # Spinning threads of an engine in this process take the processor from other tests. Services choose for themselves.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 # A background job of a shell ignores SIGINT, and so would the programs that tests start. A `preexec_fn` that undid this
@@ -23,6 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("shared machine", deadline=None, max_examples=examples(100))  # a busy machine is no failure
 settings.load_profile("shared machine")
+
+# Modules and tests are many objects and no garbage: collections at the default thresholds take a quarter of the time in
+# which tests are found.
+gc.set_threshold(50_000, 20, 20)
 
 # A traceback with every local variable takes seconds where an execution is among them.
 structlog.configure(

@@ -18,6 +18,7 @@ MAX_SMOOTHING: Final = 0.95  # largest weight of the nearest other chunks in the
 MAX_NEIGHBOURS: Final = 10  # A response has at most this many neighbours on each side of a chunk.
 MAX_CHUNK_CHARS: Final = 100_000
 MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_EXPRESSION_CHARS: Final = 4096  # of an expression in CEL, such as a filter of metadata
 MAX_CHUNK_METADATA_BYTES: Final = 20 * 1024  # covers the document's metadata and rerankers' additions
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import cel
 
-MAX_EXPRESSION_CHARS = 4096
+from pagantic_common.domain.chunks import MAX_EXPRESSION_CHARS
+
 MAX_EXPRESSION_DEPTH = 100
 MAX_STEPS = 20_000_000
 _MAX_REASON_CHARS = 200

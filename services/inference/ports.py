@@ -161,7 +161,7 @@ class TextEngine(Tokenizer, Protocol):
         """
 
     def drop(self, key: int) -> None:
-        """Drop the parked cells of `key`, if there are any."""
+        """Drop any parked cells of `key`."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
         """Run with these options from now on. Call this only while nothing is decoded; the cache is empty afterwards.

@@ -39,6 +39,8 @@ class System:
             # other while another engine has their core.
             "PAGANTIC_INFERENCE_TUNING": "false",
             "PAGANTIC_INFERENCE_THREADS": "1",
+            "PAGANTIC_CONSTRAINT_WORKERS": "1",
+            "PAGANTIC_CONTEXT_WORKERS": "1",
             "PAGANTIC_ADDRESS": self.address("orchestrator"),
             "PAGANTIC_CONTEXT_ADDRESS": self.address("context"),
             "PAGANTIC_TOOLS_ADDRESS": self.address("tools"),

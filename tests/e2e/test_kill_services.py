@@ -1,10 +1,8 @@
 """A service is killed in the middle of a request: the loss is named, nothing is left half done, and all goes on.
 
-Every fifth case is tried, one of each service, as each waits for a service to come back. PAGANTIC_CORPUS=all tries
-them all.
+Some cases are tried, as each waits for a service to come back, and all of them in a whole run.
 """
 
-import os
 from dataclasses import dataclass
 
 import grpc
@@ -14,6 +12,7 @@ from pagantic.common.v1 import error_pb2
 from pagantic.inference.v1 import inference_service_pb2, inference_service_pb2_grpc
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from tests.support.examples import sample
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
     CONTEXT,
@@ -86,7 +85,6 @@ CASES = [
     Case("context", plan(max_tokens=SHORT), is_action("step.start"), LOST, stop_at="before"),
     Case("context", redundant(context=CONTEXT), is_preparing, GOES_ON, stop_at="before"),
 ]
-TRIED = CASES if os.environ.get("PAGANTIC_CORPUS") == "all" else CASES[::8]
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +152,8 @@ def check_told(case, events):
         assert {event.error.code for event in failed} == {error_pb2.ERROR_CODE_TOOL_UNAVAILABLE}
 
 
-@pytest.mark.parametrize("case", TRIED, ids=lambda case: case.name)
+@pytest.mark.sampled
+@pytest.mark.parametrize("case", sample(CASES, 8), ids=lambda case: case.name)
 def test_a_killed_service_is_named_or_done_without_and_used_again_when_it_is_back(case, stub, processes):
     before = processes.pids()
     with processes.holding() as kill:

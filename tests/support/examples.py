@@ -1,13 +1,17 @@
-"""How many examples property tests try: a sample for each commit, or all with PAGANTIC_TEST_EXAMPLES=all."""
+"""How much of a slow test runs: a sample in `make test`, or all of it in `make test-whole`."""
 
 import os
 
 AT_EACH_COMMIT = 25
-IS_WHOLE = os.environ.get("PAGANTIC_TEST_EXAMPLES") == "all"
+# `make test-whole` sets it.
+IS_WHOLE = os.environ.get("PAGANTIC_TEST_WHOLE") == "1"
 
 
 def examples(count):
-    """Return the number of examples of a test that tries `count` of them in a whole run."""
-    if IS_WHOLE:
-        return count
-    return min(count, AT_EACH_COMMIT)
+    """Return the number of examples of a property test that tries `count` of them in a whole run."""
+    return count if IS_WHOLE else min(count, AT_EACH_COMMIT)
+
+
+def sample(items, step):
+    """Return every `step`th item as a list, or all items in a whole run. The test is marked `sampled`."""
+    return list(items)[:: 1 if IS_WHOLE else step]

@@ -23,7 +23,7 @@ class ListPage(AnswerShape):
 
 
 class Deleted(AnswerShape):
-    """The confirmation that an object was deleted."""
+    """The answer that an object was deleted."""
 
     id: str
     object: str
@@ -31,7 +31,7 @@ class Deleted(AnswerShape):
 
 
 def deleted(object_id: str, kind: str) -> Deleted:
-    """Return the confirmation that an object was deleted."""
+    """Return the answer that an object was deleted."""
     return {"id": object_id, "object": kind, "deleted": True}
 
 

@@ -148,7 +148,7 @@ async def _serve_until(
         except PortInUse:
             await server.stop(grace=0)
             raise
-        collect_rarely()
+        gc.freeze()  # loaded modules are never collected
         log.info("listening", address=f"{settings.host}:{port}")
         on_listening()
         if reason := await _wait_for_end(stop, registrations, health):
@@ -240,15 +240,6 @@ async def _drain(registrations: Sequence[Registration]) -> None:
     for outcome in await asyncio.gather(*drains, return_exceptions=True):
         if isinstance(outcome, Exception):
             log.error("a service could not end what it runs", exc_info=outcome)
-
-
-def collect_rarely() -> None:
-    """Make Python collect reference cycles less often.
-
-    Calls create few cycles, and collection at the default thresholds takes a quarter of the time.
-    """
-    gc.freeze()  # loaded modules are never collected
-    gc.set_threshold(20_000, 20, 20)
 
 
 def trim_heap() -> None:

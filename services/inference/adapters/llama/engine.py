@@ -313,7 +313,7 @@ class LlamaCppEngine:
         self.truncate(sequence_id, length)
 
     def drop(self, key: int) -> None:
-        """Drop the parked cells of `key`, if there are any."""
+        """Drop any parked cells of `key`."""
         self._parked.pop(key, None)
 
     def _state_of(self, sequence_id: int) -> Cells:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING
+from pagantic_common.domain.chunks import MAX_EXPRESSION_CHARS, MAX_NEIGHBOURS, MAX_SMOOTHING
 from pagantic_common.domain.messages import Role
 from pagantic_common.domain.text.calibration import MAX_SCALING, Calibration
-from pagantic_common.grammar.expressions import MAX_EXPRESSION_CHARS
 
 MAX_WRITTEN_QUERIES = 5
 
