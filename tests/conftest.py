@@ -10,7 +10,14 @@ from hypothesis import settings
 
 from tests.support import run_progress
 from tests.support.examples import examples
-from tests.support.needs import POSTGRESQL, TIME_FOR_THE_WHOLE, skip_without, skipped_lines
+from tests.support.needs import (
+    POSTGRESQL,
+    TIME_FOR_CONSOLE,
+    TIME_FOR_TERMINAL,
+    TIME_FOR_THE_WHOLE,
+    skip_without,
+    skipped_lines,
+)
 from tests.support.postgres import find_programs, running_postgres
 
 # The settings file of whoever runs the tests is none of theirs.
@@ -24,6 +31,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 # would fork, which may abort the child beside threads of gRPC.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The markers of tests that `make test` leaves out, each with the variable that lets them run.
+LEFT_OUT = {
+    "whole": ("PAGANTIC_TEST_WHOLE", TIME_FOR_THE_WHOLE),
+    "whole_console": ("PAGANTIC_TEST_CONSOLE", TIME_FOR_CONSOLE),
+    "whole_terminal": ("PAGANTIC_TEST_TERMINAL", TIME_FOR_TERMINAL),
+}
 
 settings.register_profile("shared machine", deadline=None, max_examples=examples(100))  # a busy machine is no failure
 settings.load_profile("shared machine")
@@ -60,8 +74,9 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("whole") and not os.environ.get("PAGANTIC_TEST_WHOLE"):
-        skip_without(TIME_FOR_THE_WHOLE)
+    for marker, (variable, need) in LEFT_OUT.items():
+        if item.get_closest_marker(marker) and not os.environ.get(variable):
+            skip_without(need)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -49,7 +49,7 @@ class Message:
 
 
 class ToolSafety(StrEnum):
-    """The side effects that a tool may have."""
+    """The reach of a tool: it only computes, reads, changes the deployment, or reaches systems outside of it."""
 
     NONE = "none"
     READ = "read"

@@ -38,11 +38,11 @@ def _own_model_file(given: str) -> str:
 
 
 class RemoteSettings(BaseModel):
-    """The settings of one model of an engine that serves OpenAI's HTTP API."""
+    """The settings of one model of another engine, which is reached over HTTP."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: Annotated[str, AfterValidator(_check_url)] = Field(description="address of the API, up to /v1")
+    url: Annotated[str, AfterValidator(_check_url)] = Field(description="address of the API; OpenAI's ends with /v1")
     model: str = Field(min_length=1, description="name of the model there")
     context_window: int = Field(ge=64, le=2**31 - 1, description="tokens of a prompt and its output together")
     serves: Literal["text", "embeddings"] = Field("text", description="what the model makes")

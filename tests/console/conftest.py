@@ -1,7 +1,6 @@
 """A console in a headless Chromium, before a real gateway and orchestrator whose services do what a test says."""
 
 import importlib.util
-import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -15,17 +14,6 @@ from tests.support.http_app import serving_http
 from tests.support.mcp_app import deployment
 from tests.support.real_collections import real_collections
 from tests.support.scripted_services import scripted_services
-
-WHOLE = os.environ.get("PAGANTIC_TEST_CONSOLE") == "all"
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "whole_console: a part of the console's tests that make test-console runs alone")
-
-
-def pytest_runtest_setup(item):
-    if not WHOLE and item.get_closest_marker("whole_console"):
-        needs.skip_without(needs.TIME_FOR_CONSOLE)
 
 
 @pytest.fixture(scope="session")

@@ -114,6 +114,7 @@ async def test_after_a_write_that_failed_nothing_of_its_execution_is_written(jou
     assert await sequences(journal, "s") == [1, 2, 3, 4]
 
 
+@pytest.mark.sql_only
 async def test_a_database_that_fails_in_the_middle_of_a_write_is_unavailable_and_then_used_again(journal, monkeypatch):
     await admit(journal)
     move = journal._writes._move.run
@@ -271,6 +272,7 @@ async def test_executions_are_listed_newest_first_by_page_session_state_and_mode
             await listed(after=wrong)
 
 
+@pytest.mark.sql_only
 async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(journals):
     journal = await journals(retention_s=0.01)
     await admit(journal, "old")
@@ -287,6 +289,7 @@ async def test_what_has_ended_is_forgotten_after_its_time_and_what_runs_is_not(j
     assert (await journal.get(execution("live"))).request_id == "live"
 
 
+@pytest.mark.sql_only
 async def test_an_entry_of_another_version_cannot_be_taken_up_from(journal, database_url):
     await admit(journal)
     with opened(database_url) as db:

@@ -26,28 +26,40 @@ from tests.support.keys import execution, session
 pytestmark = pytest.mark.payloads
 
 
-async def test_the_history_of_a_run_is_kept_by_reference_and_read_back_exactly(journal, database_url):
+SUMMARY = Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met.")
+PREPARED = Prepared(system_prompt="Be brief.", history=(SUMMARY, *(TURN * 3)[2:]), history_start=2, history_end=6)
+
+
+async def prepare_a_run(journal):
+    """Store a run that refers to messages of its conversation, which goes on afterwards."""
     await admit(journal, "before", session_id="s")
     await journal.write(ended(record("before", session_id="s"), 1, turn=TURN * 3))
     await admit(journal, session_id="s")
-    told = Message(Role.SYSTEM, "Summary of the conversation so far:\nThey met.")
-    prepared = Prepared(system_prompt="Be brief.", history=(told, *(TURN * 3)[2:]), history_start=2, history_end=6)
-    one = record(session_id="s")
-    await journal.write(Write(one, entries=(prepared,), position=1))
+    await journal.write(Write(record(session_id="s"), entries=(PREPARED,), position=1))
     await admit(journal, "after", session_id="s")
     await journal.write(ended(record("after", session_id="s"), 1, turn=TURN))
+
+
+async def test_the_history_of_a_run_is_read_back_exactly(journal):
+    await prepare_a_run(journal)
+    assert (await journal.entries(execution("r")))[1] == PREPARED
+
+
+@pytest.mark.sql_only
+async def test_the_history_of_a_run_is_kept_by_reference(journal, database_url):
+    await prepare_a_run(journal)
     with opened(database_url) as db:
         stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
     stored = sealing_of(journal._engine.dialect).open(stored, b"entries.entry")
     assert b"They met." in stored
     assert b"hello" not in stored, "the conversation has it"
-    assert (await journal.entries(execution("r")))[1] == prepared
     with opened(database_url) as db:
         db.execute(text("DELETE FROM messages"))
     with pytest.raises(PreconditionFailed, match="'s' that the execution goes on from was deleted"):
         await journal.entries(execution("r"))
 
 
+@pytest.mark.sql_only
 async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_runs(journals, monkeypatch):
     monkeypatch.setattr(journal_purge, "PURGED_AT_ONCE", 4)
     journal = await journals(retention_s=0.01)
@@ -70,6 +82,7 @@ async def test_all_that_is_old_is_forgotten_in_small_batches_also_behind_what_ru
     assert [one.request_id for one in listed.items] == ["head"]
 
 
+@pytest.mark.sql_only
 async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(journals, monkeypatch):
     asked = asyncio.Event()
     batches = []
@@ -110,6 +123,7 @@ async def test_a_beat_does_not_wait_for_the_writer(journal):
     await writing
 
 
+@pytest.mark.sql_only
 async def test_writes_that_fail_are_told_until_one_succeeds_again(journal, monkeypatch):
     def full(*_given):
         raise sqlite3.OperationalError("database or disk is full")
@@ -126,6 +140,7 @@ async def test_writes_that_fail_are_told_until_one_succeeds_again(journal, monke
     assert journal.write_failure == "", "a beat tries again"
 
 
+@pytest.mark.sql_only
 async def test_deleting_a_conversation_forgets_what_its_executions_said(journal, database_url):
     for name, fields in (("a", {"session_id": "s"}), ("b", {"session_id": "s"}), ("other", {"session_id": "t"})):
         await admit(journal, name, **fields)
@@ -146,6 +161,7 @@ async def test_deleting_a_conversation_forgets_what_its_executions_said(journal,
         await journal.delete_session(session("s"))
 
 
+@pytest.mark.sql_only
 async def test_conversations_have_a_retention_where_one_is_set(journals):
     clock = FakeClock(start=NOW)
     journal = await journals(session_retention_s=60.0, clock=clock)
@@ -283,6 +299,7 @@ async def test_of_a_long_conversation_the_newest_messages_are_read_with_their_po
     assert await journal.history(session("s"), 10_000) == (0, large)
 
 
+@pytest.mark.sql_only
 async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(journal, database_url, monkeypatch):
     await admit(journal, session_id="s")
     large = tuple(Message(Role.USER, f"{number}" * 100) for number in range(6))
@@ -300,6 +317,7 @@ async def test_a_turn_that_ends_while_a_conversation_is_read_moves_no_position(j
     assert await journal.history(session("s"), 250) == (4, large[4:])
 
 
+@pytest.mark.sql_only
 async def test_a_turn_is_added_without_counting_the_conversation(journal):
     """What every caller's writes wait for takes as long however long one conversation is."""
     await admit(journal, session_id="s")

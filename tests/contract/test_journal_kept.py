@@ -62,6 +62,7 @@ async def test_executions_are_listed_by_metadata(journal):
     assert (await listed(journal, {"kind": "odd"}, tenant="acme")).items == []
 
 
+@pytest.mark.sql_only
 async def test_a_page_by_metadata_ends_after_many_others(journal, monkeypatch):
     monkeypatch.setattr("services.orchestrator.adapters.journal.stores.kept_requests.LOOKED_AT", 2)
     for number in range(5):

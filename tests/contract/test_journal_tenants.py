@@ -197,6 +197,7 @@ def test_each_tenant_of_a_journal_sees_what_it_would_see_alone(steps):
         asyncio.run(check_steps(Path(folder), steps))
 
 
+@pytest.mark.sql_only
 async def test_a_purge_finds_its_rows_by_their_key(journal):
     await admit_both(journal)
     keys = [execution(f"r{number}", tenant) for tenant in TENANTS for number in range(100)]

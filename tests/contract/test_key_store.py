@@ -51,6 +51,7 @@ async def test_a_key_is_revoked_once(journal):
         await journal.revoke_key("k2", 15.0)
 
 
+@pytest.mark.sql_only
 async def test_keys_that_ended_long_ago_are_purged(journal, database_url):
     revoked = replace(KEY, key_id="revoked", expires_at=None)
     await journal.add_key(revoked)

@@ -69,6 +69,7 @@ class EngineServer:
         asked: The path, the headers and the body of each request.
         url: The address of the API.
         pause_s: The time between two parts of a stream.
+        stream_type: The content type of a stream.
     """
 
     def __init__(self):
@@ -76,6 +77,7 @@ class EngineServer:
         self.asked = []
         self.url = ""
         self.pause_s = 0.0
+        self.stream_type = "text/event-stream"
 
     @property
     def last(self):
@@ -95,7 +97,7 @@ class EngineServer:
         if isinstance(script, Hold):  # before any header
             await self._hold(script, request)
             return refusal(503)
-        return StreamingResponse(self._stream(script), media_type="text/event-stream")
+        return StreamingResponse(self._stream(script), media_type=self.stream_type)
 
     async def _stream(self, script):
         for part in script:

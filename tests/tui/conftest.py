@@ -7,22 +7,10 @@ import pytest
 
 from gateway.tui.app import TerminalApp
 from pagantic_common.client import AsyncClient
-from tests.support import needs
 from tests.support.mcp_app import deployment
 from tests.support.relay import relaying
 from tests.support.screen import PAGANTIC, Screen
 from tests.support.terminal_person import Person
-
-WHOLE = os.environ.get("PAGANTIC_TEST_TERMINAL") == "all"
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "whole_terminal: a part of these tests that make test-terminal runs alone")
-
-
-def pytest_runtest_setup(item):
-    if not WHOLE and item.get_closest_marker("whole_terminal"):
-        needs.skip_without(needs.TIME_FOR_TERMINAL)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pagantic_common.client import user_message
 from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, NotFound
 from pagantic_common.domain.images import ESTIMATED_TOKENS, image_of
 from pagantic_common.rpc.call import call_stream, call_unary
+from services.inference.adapters.remote.transport import ConnectionLimits, open_client
 from tests.support.engine_server import (
     DONE,
     Hold,
@@ -19,7 +20,6 @@ from tests.support.engine_server import (
     choice,
     ended,
     engine_server,
-    event,
     spoken,
     usage,
 )
@@ -89,6 +89,17 @@ async def test_only_what_the_caller_set_is_sent(engine, stub):
     }
     assert headers["user-agent"] == "pagantic"
     assert not [name for name in headers if name.startswith(("x-", "openai", "authorization"))]
+
+
+async def test_an_adapters_own_headers_are_sent_and_no_others(engine):
+    limits = ConnectionLimits(max_connections=1, connect_timeout_s=5.0, silence_s=5.0, max_answer_bytes=4096)
+    headers = {"x-api-key": "sk-secret", "api-version": "2026-01-01"}
+    async with open_client(limits, "", "", headers) as client:
+        await client.post(f"{engine.url}/embeddings", json={}, headers={"x-machine": "mine", "cookie": "a=b"})
+    sent = engine.asked[0][1]
+    assert headers.items() <= sent.items()
+    assert sent["user-agent"] == "pagantic"
+    assert not {"authorization", "x-machine", "cookie"} & set(sent)
 
 
 async def see(stub, **fields):
@@ -389,10 +400,3 @@ async def test_vectors_of_another_form_are_malformed(engine, stub_of, answer):
     with pytest.raises(Internal) as failed:
         await call_unary("inference", stub.Embed, pb.EmbedRequest(texts=["a", "b"]))
     assert failed.value.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
-
-
-async def test_an_error_in_the_stream_ends_it_clearly(engine, stub):
-    engine.script = [choice(content="a"), event({"error": {"message": "CUDA error", "code": 500}})]
-    with pytest.raises(Internal, match="CUDA error") as failed:
-        await collect(stub, chat())
-    assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -91,6 +92,20 @@ def test_the_settings_page_says_of_each_setting_when_to_change_it(title):
     rows = rows_of(title)
     assert rows
     assert [row for row in rows if len(row) != 4 or not ADVICE.match(row[-1])] == []
+
+
+def test_the_page_of_tools_has_a_row_with_the_class_of_each_built_in_tool():
+    folder, search = ROOT / "services" / "tools" / "adapters" / "builtin", "orchestrator/core/tools/document_search.py"
+    calls = [
+        {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        for path in (*folder.glob("*.py"), ROOT / "services" / search)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ToolDefinition"
+    ]
+    made = {call["name"].strip("'"): call["safety"].removeprefix("ToolSafety.").lower() for call in calls}
+    made["search_documents"] = made.pop("NAME")
+    page = (DOCS / "tools.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| (\w+) \| (none|read|write|external) \|", page, flags=re.MULTILINE)) == made
 
 
 @pytest.mark.parametrize("area", AREAS)

@@ -54,20 +54,18 @@ _FAILURES = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, Recu
 
 
 def error_of(error: Exception, engine: str, key_name: str) -> PaganticError:
-    """Return the PaganticError that corresponds to an error of the client library.
+    """Return the PaganticError that corresponds to an error of OpenAI's library or of the HTTP client.
 
     `engine` names the engine, and `key_name` names the source of its key.
     """
     if isinstance(error, APIStatusError):
         return _of_status(error, engine, key_name)
-    if isinstance(error, APIConnectionError):
+    if isinstance(error, AnswerRefused):
+        return _malformed(engine, str(error))
+    if isinstance(error, APIConnectionError | httpx2.HTTPError | httpx2.StreamError):
         return _away(engine, _words_of(error))
     if isinstance(error, APIError):
         return _of_event(error, engine)
-    if isinstance(error, AnswerRefused):
-        return _malformed(engine, str(error))
-    if isinstance(error, httpx2.HTTPError | httpx2.StreamError):
-        return _away(engine, "the connection broke")
     return _malformed(engine, f"its answer cannot be read ({type(error).__name__})")
 
 
@@ -125,11 +123,11 @@ def _malformed(engine: str, reason: str) -> Internal:
     return Internal(f"{engine} sent what cannot be used: {reason}", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
 
 
-def _words_of(error: APIConnectionError) -> str:
-    """Return a description of a failed connection, based on the cause that the library attaches."""
-    if isinstance(error, APITimeoutError):
+def _words_of(error: Exception) -> str:
+    """Return a description of a failed connection. OpenAI's library attaches the error of the HTTP client as cause."""
+    if isinstance(error, APITimeoutError | httpx2.TimeoutException):
         return "it does not answer in time"
-    cause = error.__cause__
+    cause = error.__cause__ if isinstance(error, APIConnectionError) else error
     if isinstance(cause, httpx2.ConnectError):
         return f"it cannot be reached ({_printable(str(cause)) or 'no reason given'})"
     if isinstance(cause, httpx2.RemoteProtocolError | httpx2.ReadError):

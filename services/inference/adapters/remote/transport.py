@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 import httpx2
@@ -11,6 +11,7 @@ import httpx2
 # An event of a stream becomes a gRPC message, so this limit stays below the limit of 4 MiB for such messages.
 MAX_EVENT_BYTES = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
+JSON_LINES = "application/x-ndjson"
 WRITE_TIMEOUT_S = 30.0
 # Only these headers are sent. The library adds others that describe this machine, or that the environment sets for
 # other services.
@@ -31,14 +32,20 @@ class ConnectionLimits:
     max_answer_bytes: int
 
 
-def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.AsyncClient:
+def open_client(
+    limits: ConnectionLimits, key: str, ca_file: str, headers: Mapping[str, str] | None = None
+) -> httpx2.AsyncClient:
     """Return a client that follows no redirects and reads no proxy from the environment.
 
-    If `key` is empty, no key is sent. `ca_file` contains the authorities that may certify the engine; an empty
-    `ca_file` selects the authorities of the system. Raises OSError if the file cannot be read.
+    `key` is sent as a bearer token; an empty `key` means no key. `headers` are sent with every request, such as the
+    version of an API, or a key under another name. `ca_file` contains the authorities that may certify the engine; an
+    empty `ca_file` selects the authorities of the system. Raises OSError if the file cannot be read.
     """
+    own_headers = {"user-agent": "pagantic", **(headers or {})}
+    if key:
+        own_headers["authorization"] = f"Bearer {key}"
     return httpx2.AsyncClient(
-        transport=BoundedTransport(limits, key, ca_file),
+        transport=BoundedTransport(limits, ca_file, own_headers),
         # Compression is not requested, because only the received bytes are counted, and decompression could exceed the
         # limit.
         headers={"accept-encoding": "identity"},
@@ -47,23 +54,21 @@ def open_client(limits: ConnectionLimits, key: str, ca_file: str) -> httpx2.Asyn
     )
 
 
-def is_event_stream(headers: httpx2.Headers) -> bool:
-    """Return whether a response is a stream of events."""
-    return str(headers.get("content-type", "")).lower().startswith(EVENT_STREAM)
+def is_event_stream(headers: httpx2.Headers, types: tuple[str, ...] = (EVENT_STREAM,)) -> bool:
+    """Return whether a response is a stream of events, which has one of the content types."""
+    return str(headers.get("content-type", "")).lower().startswith(types)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Sends the key but no other header about the sender, and limits the bytes of each response."""
+    """Sends its own headers but no other header about the sender, and limits the bytes of each response."""
 
-    def __init__(self, limits: ConnectionLimits, key: str, ca_file: str) -> None:
+    def __init__(self, limits: ConnectionLimits, ca_file: str, own_headers: Mapping[str, str]) -> None:
         self._inner = httpx2.AsyncHTTPTransport(
             verify=ssl.create_default_context(cafile=ca_file or None),
             limits=httpx2.Limits(max_connections=limits.max_connections),
         )
         self._max_answer_bytes = limits.max_answer_bytes
-        self._own_headers = {"user-agent": "pagantic"}
-        if key:
-            self._own_headers["authorization"] = f"Bearer {key}"
+        self._own_headers = own_headers
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return its response.
@@ -79,10 +84,11 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             raise AnswerRefused("it compresses its answers, although it was asked not to")
         if not isinstance(response.stream, httpx2.AsyncByteStream):
             return response
+        is_events = is_event_stream(response.headers, (EVENT_STREAM, JSON_LINES))
         return httpx2.Response(
             response.status_code,
             headers=response.headers,
-            stream=_BoundedStream(response.stream, self._max_answer_bytes, is_events=is_event_stream(response.headers)),
+            stream=_BoundedStream(response.stream, self._max_answer_bytes, is_events=is_events),
             extensions=response.extensions,
         )
 

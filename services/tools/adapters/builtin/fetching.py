@@ -34,7 +34,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 class HttpFetchTool:
     """Fetches a text page with GET.
 
-    The safety class is EXTERNAL, because the URL itself may carry data out.
+    The safety class is EXTERNAL: the host is outside of the deployment, and the URL itself can carry data to it.
 
     Args:
         allowlist: The hosts to which requests may go.
