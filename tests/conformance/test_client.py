@@ -6,17 +6,12 @@ from tests.conformance import client, suite
 
 SAMPLE = [
     ("initialize", "2025-11-25"),
-    ("tools_call", "2025-11-25"),
-    ("elicitation-sep1034-client-defaults", "2025-11-25"),
     ("sse-retry", "2025-11-25"),
     ("auth/scope-step-up", "2025-11-25"),
     ("tools_call", "2026-07-28"),
-    ("request-metadata", "2026-07-28"),
     ("auth/authorization-server-migration", "2026-07-28"),
-    ("auth/iss-wrong-issuer", "2026-07-28"),
     ("sep-2322-client-request-state", "2026-07-28"),
     ("http-custom-headers", "2026-07-28"),
-    ("json-schema-ref-no-deref", "2026-07-28"),
 ]
 
 

@@ -79,7 +79,9 @@ def overload(world):
         return run(world.narrowed, say("Go on."))
 
 
-@ROWS.add("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "the only inference service, whose step passes STEP_TIMEOUT_S")
+@ROWS.add(
+    "ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "the only inference service, whose step passes STEP_TIMEOUT_S", is_slow=True
+)
 def break_the_engine(world):
     settled(world.narrowed, lambda: say("Hello.", max_tokens=1), world.mend_narrow)
 
@@ -112,6 +114,7 @@ def fail_a_step(world):
     "INFERENCE_MODEL_UNAVAILABLE",
     "constraint whose INFERENCE_ADDRESS nobody listens on",
     lambda world: world.judge("It is right."),
+    is_slow=True,
 )
 def lose_the_judge(world):
     return run(world.odd, structured(semantic_intent="It is right.", retry=ONCE))
@@ -188,7 +191,7 @@ def take_too_long(world):
         world.odd_tools.send(signal.SIGCONT)
 
 
-@ROWS.add("TOOL_UNAVAILABLE", "tools killed while it is called", is_idempotent=True)
+@ROWS.add("TOOL_UNAVAILABLE", "tools killed while it is called", is_idempotent=True, is_slow=True)
 def lose_the_tools(world):
     settled(world.odd, lambda: plan(compute("1 + 1")))
     # The tokens after the first one give time to stop the service before its tool is called.

@@ -153,7 +153,7 @@ def check_told(case, events):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("case", sample(CASES, 8), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sample(CASES, 16), ids=lambda case: case.name)
 def test_a_killed_service_is_named_or_done_without_and_used_again_when_it_is_back(case, stub, processes):
     before = processes.pids()
     with processes.holding() as kill:

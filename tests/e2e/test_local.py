@@ -94,6 +94,7 @@ def test_a_misspelt_setting_stops_a_start_and_a_service(own, tmp_path):
         assert "CONTEXT_TOKEN: no such setting; did you mean PAGANTIC_INFERENCE_CONTEXT_TOKENS?" in done.stderr
 
 
+@pytest.mark.whole
 def test_services_end_with_their_supervisor_and_all_starts_anew(own):
     supervision = Supervision(own.state)
     pids = [process.pid for process in supervision.processes().values()]

@@ -25,13 +25,13 @@ from tests.support.schema_corpus import OWN, of_suites
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = Path(os.environ.get("PAGANTIC_SUITES") or ROOT.parent / "shared" / "suites")
 CLIENTS = 8
-SAMPLE = 8  # So many schemas of the suites are decoded.
+SAMPLE = 4  # So many schemas of the suites are decoded.
 SATISFIED = {contract_pb2.GUARANTEE_ENFORCED, contract_pb2.GUARANTEE_VALIDATED, contract_pb2.GUARANTEE_REPAIRED}
 
 
 def corpus():
     schemas = of_suites(SUITES) if SUITES.is_dir() else []
-    return [*sample(OWN, 2), *sample(schemas, max(1, len(schemas) // SAMPLE))]
+    return [*sample(OWN, 4), *sample(schemas, max(1, len(schemas) // SAMPLE))]
 
 
 def request(number, schema):

@@ -23,7 +23,11 @@ def world(system, tmp_path_factory):
         yield World(system, tmp_path_factory.mktemp("taxonomy"), stack)
 
 
-@pytest.mark.parametrize("one", ROWS, ids=lambda one: f"{one.code}-{one.provoke.__name__}")
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(row, marks=pytest.mark.whole) if row.is_slow else row for row in ROWS],
+    ids=lambda one: f"{one.code}-{one.provoke.__name__}",
+)
 def test_the_code_is_told_as_the_contract_says(one, world):
     work, response = one.provoke(world)
     error = response.error

@@ -85,6 +85,7 @@ class Row:
     provoke: Callable
     ask: Callable | None = None
     is_idempotent: bool = False
+    is_slow: bool = False
 
     @property
     def retryable(self):

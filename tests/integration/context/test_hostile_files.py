@@ -125,7 +125,7 @@ FILES = {
     "name\nof two lines.txt": (lambda: b"fox", "printable characters"),
     "../../etc/passwd": (lambda: b"a label, no path", None),
 }
-SENT = dict(sample(FILES.items(), 3))
+SENT = dict(sample(FILES.items(), 5))
 
 
 def zip_of(*names):

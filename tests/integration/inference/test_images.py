@@ -172,7 +172,7 @@ async def test_the_positions_of_an_image_are_prompt_tokens_and_counted_as_such(s
     assert usage.prompt_tokens > without.prompt_tokens + 2 * IMAGE_TOKENS
 
 
-@pytest.mark.parametrize("step_tokens", [8, 9])
+@pytest.mark.parametrize("step_tokens", [9, pytest.param(8, marks=pytest.mark.whole)])
 async def test_an_image_is_cut_by_the_steps_as_any_prompt(open_stub, projector, stub, step_tokens):
     cut = await open_stub(projector, step_tokens)
     expected, _ = await ask(stub, "Look: ", sample_image(PNG), QUESTION, sample_image(GIF))

@@ -129,6 +129,7 @@ def infer(replicas):
     return text, responses[-1].completed.usage.cached_prompt_tokens
 
 
+@pytest.mark.whole
 def test_a_service_that_starts_again_is_warm(tmp_path, folder):
     settings = {"PREFIX_FOLDER": str(folder), "PREFIX_FOLDER_MIB": "64", "THREADS": "2"}
     with Replicas(tmp_path, 1, **settings) as replicas:
