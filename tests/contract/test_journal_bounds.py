@@ -102,7 +102,7 @@ async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(jou
     for number in range(20):
         await admit(journal, f"r{number}")
         await journal.write(ended(record(f"r{number}"), 1))
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 60)
     assert batches == [200, 100, 50]
 
 
@@ -112,7 +112,7 @@ async def test_a_beat_does_not_wait_for_the_writer(journal):
 
     def slow(_db):
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     writing = journal._group.submit(slow)
     await asyncio.to_thread(begun.wait, 5)
@@ -274,7 +274,7 @@ async def test_a_purge_that_takes_long_keeps_nobody_waiting(journal, monkeypatch
     def slow(db, *_given):
         db.execute(text("DELETE FROM events WHERE request_id = 'old'"))
         begun.set()
-        go.wait(5)
+        go.wait(60)
         return 0
 
     monkeypatch.setattr(journal_purge, "forget_old_executions", slow)

@@ -324,4 +324,4 @@ async def test_a_caller_that_leaves_a_full_queue_as_another_comes_takes_no_worke
         results = await asyncio.gather(leaving, coming, held, return_exceptions=True)
         assert isinstance(results[0], asyncio.CancelledError)
         assert results[1] == 2 or isinstance(results[1], Overloaded)
-        assert await asyncio.wait_for(workers.run(abs, -3), 10) == 3
+        assert await asyncio.wait_for(workers.run(abs, -3), 60) == 3

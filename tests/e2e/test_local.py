@@ -170,7 +170,7 @@ def test_one_process_with_every_service_is_found_and_stopped_like_any_other(tmp_
         wait_until(lambda: run_plain(system, "pagantic", "status").returncode == 0, "the host is ready", poll_s=0.5)
         assert run_plain(system, *UP).stdout.startswith("already up on")
         assert "all services stopped" in run_plain(system, *DOWN).stdout
-        assert host.wait(10) == 0
+        assert host.wait(60) == 0
     finally:
         host.kill()
         host.communicate()

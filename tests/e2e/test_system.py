@@ -236,7 +236,7 @@ def test_cancel_execution_ends_a_running_one(stub):
         except grpc.RpcError:
             assert time.monotonic() < until
             time.sleep(0.05)
-    caller.join(10)
+    caller.join(60)
     assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
     assert answers[0].error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
 

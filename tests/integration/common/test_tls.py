@@ -273,7 +273,7 @@ async def test_a_replaced_channel_is_closed_after_its_last_call(tools_files, cal
         assert old.get_state() is grpc.ChannelConnectivity.READY
         released.set()
         await waiting
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while old.get_state() is not grpc.ChannelConnectivity.SHUTDOWN:  # noqa: ASYNC110 - nothing else tells
                 await asyncio.sleep(0.01)
 

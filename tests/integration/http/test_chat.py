@@ -87,7 +87,7 @@ async def test_one_choice_that_fails_stops_the_others(served):
     async with served(services) as server:
         response = await server.chat(n=2)
         if services.inference.waiting.is_set():  # the other may not have come so far
-            await asyncio.wait_for(services.inference.stopped.wait(), 10)
+            await asyncio.wait_for(services.inference.stopped.wait(), 60)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "INFERENCE_CONTEXT_EXCEEDED")
 
 
@@ -260,8 +260,8 @@ async def test_a_client_that_leaves_a_stream_stops_the_execution(served, count):
     async with served(services) as server:
         async with server.chat_stream(n=count) as response:
             assert "assistant" in await anext(response.aiter_lines())
-            await asyncio.wait_for(services.inference.waiting.wait(), 10)
-        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+            await asyncio.wait_for(services.inference.waiting.wait(), 60)
+        await asyncio.wait_for(services.inference.stopped.wait(), 60)
         await none_runs(server)
 
 
@@ -270,15 +270,15 @@ async def test_a_client_that_leaves_before_a_whole_answer_stops_the_execution(se
     async with served(services) as server:
         async with httpx.AsyncClient(base_url=server.http.base_url) as leaving:
             asking = asyncio.create_task(leaving.post("/v1/chat/completions", json=chat_body()))
-            await asyncio.wait_for(services.inference.waiting.wait(), 10)
+            await asyncio.wait_for(services.inference.waiting.wait(), 60)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+        await asyncio.wait_for(services.inference.stopped.wait(), 60)
         await none_runs(server)
 
 
 async def none_runs(server):
     """Wait until the gateway has no request."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while server.app.entry.request_count:  # noqa: ASYNC110 - the count has no event
             await asyncio.sleep(0.01)

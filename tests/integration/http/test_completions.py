@@ -155,10 +155,10 @@ async def test_a_client_that_leaves_stops_its_executions(served, fields):
     async with served(services) as server:
         async with httpx.AsyncClient(base_url=server.http.base_url) as leaving:
             asking = asyncio.create_task(leaving.post(PATH, json=body() | fields))
-            await asyncio.wait_for(services.inference.waiting.wait(), 10)
+            await asyncio.wait_for(services.inference.waiting.wait(), 60)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+        await asyncio.wait_for(services.inference.stopped.wait(), 60)
         await none_runs(server)
 
 

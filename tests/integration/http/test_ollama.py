@@ -88,7 +88,7 @@ async def test_a_format_is_enforced(served, asked):
 async def test_a_quiet_stream_has_empty_lines_of_the_answer(served, monkeypatch):
     monkeypatch.setattr("gateway.http.streams.sending.QUIET_S", running.QUIET_S / 1500)
     async with served(scripted(None), models={"llama": ""}) as server, opened(server) as client:
-        part = await asyncio.wait_for(anext(await client.chat("llama", [HI], stream=True)), 10)
+        part = await asyncio.wait_for(anext(await client.chat("llama", [HI], stream=True)), 60)
     assert (part.message.content, part.done) == ("", False)
 
 

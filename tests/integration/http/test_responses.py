@@ -135,7 +135,7 @@ async def test_a_response_in_the_background_is_polled_and_cancelled(served):
         assert made.status == "queued"
         await inference.waiting.wait()
         assert (await client.responses.cancel(made.id)).status == "cancelled"
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
         assert (await client.responses.retrieve(made.id)).status == "cancelled"
         with pytest.raises(openai.BadRequestError, match="store is false"):
             await client.responses.create(model="", input="hi", background=True, store=False)
@@ -147,7 +147,7 @@ async def test_a_client_that_leaves_a_stream_stops_what_is_not_in_the_background
         stream = await client.responses.create(model="", input="hi", stream=True)
         await inference.waiting.wait()
         await stream.close()
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
 
 
 async def test_a_conversation_keeps_what_is_said(served):

@@ -179,7 +179,7 @@ async def test_nothing_is_adopted_while_the_engine_changes(replica_of, store):
 
     def change():
         changing.set()
-        may_end.wait(10)
+        may_end.wait(60)
 
     loop, adopted = replica.generation.loop, []
     adopt = loop.adopt
@@ -329,7 +329,7 @@ async def test_a_request_whose_prompt_is_read_while_the_model_closes_is_told_so(
     await asyncio.to_thread(replica.generation.loop.close)
     stuck.may_go_on.set()
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(asked, 10)
+        await asyncio.wait_for(asked, 60)
 
 
 class StuckWriter(MemoryPrefixStore):

@@ -138,7 +138,7 @@ async def test_a_caller_that_goes_away_stops_the_inference(tmp_path):
         call = stub.Execute(system_request(request_id="r1"))
         await inference.waiting.wait()
         call.cancel()
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
         execution = await ended(stub, "r1")
     assert execution.state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
     assert execution.response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL

@@ -141,7 +141,7 @@ async def test_a_server_is_removed_even_if_its_session_cannot_be_closed():
     w = World(server)
     w.servers = McpServers(w.registry, open_session, ALLOWED, w.limits, clock=w.clock)
     await w.servers.register(spec())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await w.servers.remove("s")
     assert not w.servers.statuses()
 
