@@ -88,7 +88,8 @@ class WorkerProcess:
         with theirs:
             self._connection = Connection(ours.detach())
             limits = self._limits
-            arguments = [str(theirs.fileno()), str(limits.memory_mib), str(limits.time_s), limits.module]
+            longest_s = limits.time_s * STARVED_WINDOWS  # `_ask` ends work by then, and can say why.
+            arguments = [str(theirs.fileno()), str(limits.memory_mib), str(longest_s), limits.module]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, *arguments],
                 pass_fds=[theirs.fileno()],

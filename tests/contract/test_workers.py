@@ -26,6 +26,7 @@ from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.compilation import Source, SourceKind
 from services.constraint.core.model import Contract, Limits, Rule
 from services.constraint.core.work import EnforceJob, SchemaReport, Work
+from tests.support.patience import until_told
 
 WORK = Work(Limits(max_schema_bytes=10_000, max_schema_depth=20, max_output_bytes=10_000_000))
 
@@ -85,6 +86,22 @@ async def test_work_that_was_kept_waiting_is_not_called_too_complex():
         with pytest.raises(Unavailable, match="too little of the processor"):
             await workers.run(len, "a" * 1_000_000)
         assert await workers.run(abs, -1) == 1
+
+
+# Computes for a fifth of 2.6 s, as a process on a busy machine does.
+SELDOM = """
+import time
+for _ in range(26):
+    end_s = time.monotonic() + 0.02
+    while time.monotonic() < end_s:
+        pass
+    time.sleep(0.08)
+"""
+
+
+async def test_work_that_got_little_of_the_processor_has_more_time():
+    async with processes(time_s=1.0) as workers:
+        await until_told(lambda: workers.run(exec, SELDOM))
 
 
 async def test_a_result_beyond_the_bound_is_refused():

@@ -233,7 +233,8 @@ async def test_silence_ends_at_the_limit_of_the_alias(engine, serve, protocol):
     with pytest.raises(Unavailable, match=r"silent for 0\.2 s|in time|broke") as failed:
         await ask(stub)
     assert failed.value.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
-    await asyncio.wait_for(hold.left.wait(), 60)
+    if hold.reached.is_set():  # On a busy machine, the engine may be silent before it says anything.
+        await asyncio.wait_for(hold.left.wait(), 60)
 
 
 @pytest.mark.parametrize("protocol", [protocol for protocol in PROTOCOLS if protocol.quiet], indirect=True, ids=str)

@@ -258,7 +258,8 @@ def test_closing_a_blocking_generator_waits_until_the_execution_is_stopped():
         events = client.follow_to_end(REQUEST)
         next(events)
         events.close()
-        assert scripted.calls == ["stream", "cancel r"]
+        assert scripted.calls[0] == "stream"
+        assert scripted.calls[-1] == "cancel r"
 
 
 # ---- streams that are cut anywhere ----------------------------------------------------------------------------------
