@@ -89,7 +89,8 @@ landing: ## Set up and test a clean clone of HEAD as a newcomer would, but for t
 
 .PHONY: test-whole
 test-whole: setup-dev ## What make test samples or leaves out: slow tests, all examples, cases and schemas, the recipes
-	@PAGANTIC_TEST_WHOLE=1 $(BIN)/python -m pytest tests -m "whole or sampled or hypothesis" $(TEST_IN_PARALLEL) --progress
+	@PAGANTIC_TEST_WHOLE=1 $(BIN)/python -m pytest tests -m "whole or sampled or hypothesis" -o timeout=900 \
+		$(TEST_IN_PARALLEL) --progress
 	@$(MAKE) test-recipes
 
 # What builds llama-server, if the cache does not have it, and prints its path.
