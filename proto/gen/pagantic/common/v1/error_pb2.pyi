@@ -90,9 +90,9 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_INFERENCE_OVERLOADED: _ErrorCode.ValueType  # 104
     """The queue is full. Retry after the delay in RetryInfo."""
     ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: _ErrorCode.ValueType  # 105
-    """The answer was cut before it was complete: at max_tokens, at the end of the context window, or at the most bytes that
-    an answer may have; or the response has more bytes than one message. The message names the limit. Raise it, or ask
-    for less.
+    """The answer was cut before it was complete: at max_tokens, at the end of the context window, at a text of hints.stop,
+    or at the most bytes that an answer may have; or the response has more bytes than one message. The message names the
+    limit: raise it, or ask for less. Details have the text of hints.stop as `stop`.
     """
     ERROR_CODE_TOOL_NOT_FOUND: _ErrorCode.ValueType  # 200
     """No tool has that name."""
@@ -201,9 +201,9 @@ ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: ErrorCode.ValueType  # 103
 ERROR_CODE_INFERENCE_OVERLOADED: ErrorCode.ValueType  # 104
 """The queue is full. Retry after the delay in RetryInfo."""
 ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: ErrorCode.ValueType  # 105
-"""The answer was cut before it was complete: at max_tokens, at the end of the context window, or at the most bytes that
-an answer may have; or the response has more bytes than one message. The message names the limit. Raise it, or ask
-for less.
+"""The answer was cut before it was complete: at max_tokens, at the end of the context window, at a text of hints.stop,
+or at the most bytes that an answer may have; or the response has more bytes than one message. The message names the
+limit: raise it, or ask for less. Details have the text of hints.stop as `stop`.
 """
 ERROR_CODE_TOOL_NOT_FOUND: ErrorCode.ValueType  # 200
 """No tool has that name."""
