@@ -73,6 +73,8 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.AUTH_INVALID: "have an administrator look at the key with `pagantic keys list`",
     ErrorCode.AUTH_EXPIRED: "have an administrator create another key with `pagantic keys create`",
     ErrorCode.QUOTA_BUDGET: "see what is left with `pagantic budgets show`",
+    ErrorCode.QUOTA_STORAGE: "delete what is not needed with `pagantic sessions delete` or `pagantic collections "
+    "delete`, or have the storage of the tenant raised",
     ErrorCode.GUARD_BLOCKED: "change the text; the operator's file of guards says what may not pass",
     ErrorCode.AUTH_DENIED: "use a key with the scope that the message names",
     ErrorCode.CANCELLED_SIGNAL: "send it again; under the same --request-id it runs once more",

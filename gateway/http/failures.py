@@ -16,6 +16,7 @@ _STATUS_OF_CODE: dict[ErrorCode | None, int] = {
     ErrorCode.QUOTA_RATE: 429,
     ErrorCode.QUOTA_CONCURRENCY: 429,
     ErrorCode.QUOTA_BUDGET: 429,
+    ErrorCode.QUOTA_STORAGE: 429,
     ErrorCode.GUARD_BLOCKED: 400,
 }
 _STATUS_OF_CLASS: tuple[tuple[type[PaganticError], int], ...] = (

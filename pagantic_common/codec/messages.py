@@ -73,6 +73,8 @@ def message_to_proto(message: Message) -> message_pb2.Message:
         name=message.name,
         cut=message.cut,
         parts=_parts_to_proto(message),
+        said_as=message.said_as,
+        removed=message.removed,
     )
 
 
@@ -108,6 +110,8 @@ def message_from_proto(message: message_pb2.Message) -> Message:
         name=message.name,
         cut=message.cut,
         images=images,
+        said_as=message.said_as,
+        removed=message.removed,
     )
 
 
@@ -191,12 +195,18 @@ def tool_choice_from_proto(choice: message_pb2.ToolChoice) -> ToolChoice:
 
 def model_info_to_proto(model: ModelInfo) -> message_pb2.ModelInfo:
     """Encode a model's description."""
-    return message_pb2.ModelInfo(name=model.name, context_window=model.context_window, capabilities=model.capabilities)
+    return message_pb2.ModelInfo(
+        name=model.name,
+        context_window=model.context_window,
+        capabilities=model.capabilities,
+        size_bytes=model.size_bytes,
+        digest=model.digest,
+    )
 
 
 def model_info_from_proto(model: message_pb2.ModelInfo) -> ModelInfo:
     """Decode a model's description."""
-    return ModelInfo(model.name, model.context_window, tuple(model.capabilities))
+    return ModelInfo(model.name, model.context_window, tuple(model.capabilities), model.size_bytes, model.digest)
 
 
 def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:

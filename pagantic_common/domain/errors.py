@@ -73,6 +73,7 @@ class ErrorCode(StrEnum):
     QUOTA_RATE = "QUOTA_RATE"
     QUOTA_CONCURRENCY = "QUOTA_CONCURRENCY"
     QUOTA_BUDGET = "QUOTA_BUDGET"
+    QUOTA_STORAGE = "QUOTA_STORAGE"
     GUARD_BLOCKED = "GUARD_BLOCKED"
 
     @property
@@ -132,6 +133,7 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.AUTH_DENIED,
         ErrorCode.AUTH_POLICY,
         ErrorCode.QUOTA_BUDGET,
+        ErrorCode.QUOTA_STORAGE,
         ErrorCode.GUARD_BLOCKED,
     }
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.ids import is_id, require_id
 from pagantic_common.domain.images import Image, check_count, check_image
 
 IMAGES = "images"  # the capability of a model that accepts images
@@ -35,7 +35,9 @@ class ToolCall:
 class Message:
     """A message of a conversation.
 
-    `cut` is set if a cancellation or a timeout cut the text short. `images` have positions in the content.
+    `cut` is set if a cancellation or a timeout cut the text short. `images` have positions in the content. `said_as` is
+    the caller's own word for the role, such as developer; it is stored, and models do not see it. A stored message that
+    was `removed` keeps its position and its role, and nothing else.
     """
 
     role: Role
@@ -46,6 +48,8 @@ class Message:
     name: str = ""
     cut: bool = False
     images: tuple[Image, ...] = ()
+    said_as: str = ""
+    removed: bool = False
 
 
 class ToolSafety(StrEnum):
@@ -125,20 +129,26 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The name, context window and capabilities of a served model."""
+    """A served model.
+
+    `size_bytes` and `digest` are the size and the identity of the model's file. They are 0 and empty if there is none,
+    because another engine serves the model or the name is that of a route.
+    """
 
     name: str
     context_window: int
     capabilities: tuple[str, ...] = ()
+    size_bytes: int = 0
+    digest: str = ""
 
 
 _FIELDS_OF_ROLE = {
-    Role.SYSTEM: frozenset({"content"}),
-    Role.USER: frozenset({"content", "images"}),
+    Role.SYSTEM: frozenset({"content", "said_as"}),
+    Role.USER: frozenset({"content", "images", "said_as"}),
     Role.ASSISTANT: frozenset({"content", "reasoning", "tool_calls", "cut"}),
     Role.TOOL: frozenset({"content", "tool_call_id", "name"}),
 }
-_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "images")
+_OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "images", "said_as", "removed")
 
 
 def check_message(message: Message, position: int) -> None:
@@ -166,6 +176,8 @@ def _check_fields(message: Message, where: str) -> None:
     for name in _OPTIONAL_FIELDS:
         if getattr(message, name) and name not in allowed:
             raise InvalidRequest(f"{where} must not carry {name}")
+    if message.said_as:
+        require_id(f"{where}: said_as", message.said_as)
 
 
 def check_messages(messages: Sequence[Message]) -> None:

@@ -91,6 +91,7 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.QUOTA_RATE: errors.Overloaded,
     ErrorCode.QUOTA_CONCURRENCY: errors.Overloaded,
     ErrorCode.QUOTA_BUDGET: errors.Overloaded,
+    ErrorCode.QUOTA_STORAGE: errors.Overloaded,
     ErrorCode.GUARD_BLOCKED: errors.PermissionDenied,
 }
 

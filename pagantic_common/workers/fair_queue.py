@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -16,12 +17,12 @@ class FairQueue(Generic[ItemT]):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._lines: OrderedDict[str, deque[ItemT]] = OrderedDict()
+        self._lines: OrderedDict[str | None, deque[ItemT]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def add(self, owner: str, item: ItemT) -> ItemT | None:
+    def add(self, owner: str | None, item: ItemT) -> ItemT | None:
         """Add an item, and return the item that does not fit, or None if all items fit.
 
         In a full queue, the newest item of the owner with the most items does not fit. It may be the added item.
@@ -34,17 +35,23 @@ class FairQueue(Generic[ItemT]):
             return self._pop_newest(owner)
         return self._pop_newest(next(name for name, line in self._lines.items() if len(line) == longest))
 
-    def take(self) -> ItemT | None:
-        """Return the next item, or None if the queue is empty. The turn passes to the next owner."""
-        if not self._lines:
+    def take(self, may_take: Callable[[str | None], bool] = lambda _owner: True) -> ItemT | None:
+        """Return the next item, or None if no owner with items may take one. The turn passes to the next owner.
+
+        An owner that may not take an item keeps its turn.
+        """
+        for owner in self._lines:
+            if may_take(owner):
+                break
+        else:
             return None
-        owner, line = self._lines.popitem(last=False)
+        line = self._lines.pop(owner)
         item = line.popleft()
         if line:
             self._lines[owner] = line
         return item
 
-    def remove(self, owner: str, item: ItemT) -> None:
+    def remove(self, owner: str | None, item: ItemT) -> None:
         """Remove an item for which no caller waits any longer. A missing item is not an error."""
         line = self._lines.get(owner)
         if line is None or item not in line:
@@ -53,7 +60,7 @@ class FairQueue(Generic[ItemT]):
         if not line:
             del self._lines[owner]
 
-    def _pop_newest(self, owner: str) -> ItemT:
+    def _pop_newest(self, owner: str | None) -> ItemT:
         line = self._lines[owner]
         item = line.pop()
         if not line:

@@ -202,6 +202,8 @@ def event_to_proto(event: Event) -> inference_service_pb2.InferResponse:
                 tool_calls=[tool_call_to_proto(call) for call in event.tool_calls],
                 output_tokens=event.output_tokens,
                 constraint_satisfied=event.constraint_satisfied,
+                matched_stop=event.matched_stop if isinstance(event.matched_stop, str) else "",
+                calls_held=event.calls_held,
             )
             return inference_service_pb2.InferResponse(candidate_end=end)
         case Completed():

@@ -66,6 +66,9 @@ ACCESS = {
     "QUOTA_BUDGET": (False, "RESOURCE_EXHAUSTED"),
 }
 
+# Codes of calls that find the storage of their tenant full; tests of the journal and of collections provoke them.
+OF_STORAGE = {"QUOTA_STORAGE"}
+
 # Codes that commands report of models that they pull, and no service; tests of pulls provoke them.
 OF_COMMANDS = {
     "CONFIG_MODEL_NOT_FOUND",

@@ -33,7 +33,13 @@ from pagantic_common.rpc.status import status_code_of
 PATIENCE_S = 60.0  # How long the system may be unreachable before the evaluation stops.
 WAITS = Backoff(first_s=0.5, max_s=10.0)
 _ABOUT_THE_CALLER = frozenset(
-    {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.QUOTA_BUDGET}
+    {
+        ErrorCode.AUTH_MISSING,
+        ErrorCode.AUTH_INVALID,
+        ErrorCode.AUTH_EXPIRED,
+        ErrorCode.QUOTA_BUDGET,
+        ErrorCode.QUOTA_STORAGE,
+    }
 )
 
 OnResult = Callable[[Result], None]

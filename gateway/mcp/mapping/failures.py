@@ -75,6 +75,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.AUTH_EXPIRED: "have an administrator create another API key",
     ErrorCode.AUTH_DENIED: "use an API key with the scope that the message names",
     ErrorCode.QUOTA_BUDGET: "ask for fewer tokens, or have the budget raised",
+    ErrorCode.QUOTA_STORAGE: "have what is not needed deleted, or the storage of the tenant raised",
     ErrorCode.GUARD_BLOCKED: "change the text: a guard of the deployment lets it not pass",
     ErrorCode.CANCELLED_SIGNAL: "call again if the answer is still wanted",
 }

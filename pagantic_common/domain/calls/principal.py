@@ -62,6 +62,16 @@ class Principal:
             return ""
         return f"{self.kind.value}:{self.subject}"
 
+    @property
+    def sharing_tenant(self) -> str | None:
+        """The tenant whose share of a capacity the caller uses, or None without authentication.
+
+        A service without authentication has one user, who shares its capacity with nobody.
+        """
+        if self.kind is PrincipalKind.LOCAL:
+            return None
+        return self.tenant
+
 
 LOCAL = Principal(DEFAULT_TENANT, "local", PrincipalKind.LOCAL, frozenset(Scope))
 

@@ -16,13 +16,12 @@ from pagantic_common.domain.errors import (
     ErrorCode,
     Internal,
     InvalidRequest,
-    Overloaded,
     PaganticError,
     Unavailable,
 )
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_deadline, current_principal
-from pagantic_common.workers.fair_queue import FairQueue
+from pagantic_common.workers.fair_places import FairPlaces
 from services.inference.app.workload import Load
 from services.inference.core.embedding import MAX_TEXTS, Vectors, unit_vectors
 from services.inference.core.generation import ChatPrompt, Completed, Event, InferenceRequest, Started
@@ -42,68 +41,6 @@ RETRY_AFTER_S = 1.0
 
 ResultT = TypeVar("ResultT")
 COUNTS_PATIENCE_S = 5.0  # limit for the messages after the last text: the counts and the end of the stream
-
-
-class Turns:
-    """Bounds the concurrent calls to one engine. Not thread-safe: use it from a single event loop.
-
-    Further calls wait in a fair queue per tenant.
-
-    Args:
-        limit: The maximum number of concurrent calls.
-        capacity: The maximum number of waiting calls. Each tenant keeps its share of a full queue.
-    """
-
-    def __init__(self, limit: int, capacity: int) -> None:
-        self.limit = limit
-        self.capacity = capacity
-        self.running = 0
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(capacity)
-
-    @property
-    def waiting(self) -> int:
-        """The number of waiting calls."""
-        return len(self._waiting)
-
-    @asynccontextmanager
-    async def take(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a slot inside the block. Raises Overloaded (INFERENCE_OVERLOADED) if the queue is full."""
-        if self.running < self.limit:
-            self.running += 1
-        else:
-            await self._wait(tenant)
-        try:
-            yield
-        finally:
-            self._pass_on()
-
-    async def _wait(self, tenant: str) -> None:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        refused = self._waiting.add(tenant, place)
-        if refused is not None:
-            refused.set_exception(self._overloaded())
-        try:
-            await place
-        except asyncio.CancelledError:
-            self._waiting.remove(tenant, place)
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self._pass_on()  # the slot arrived together with the cancellation
-            raise
-
-    def _pass_on(self) -> None:
-        """Give a free slot to the next waiting call."""
-        while (place := self._waiting.take()) is not None:
-            if not place.done():
-                place.set_result(None)
-                return
-        self.running -= 1
-
-    def _overloaded(self) -> Overloaded:
-        return Overloaded(
-            f"{self.capacity} requests wait for the engine already, which is the limit",
-            code=ErrorCode.INFERENCE_OVERLOADED,
-            retry_after_s=RETRY_AFTER_S,
-        )
 
 
 async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, silence_s: float = math.inf) -> ResultT:
@@ -163,6 +100,15 @@ class RemoteLimits:
     queue_capacity: int
     silence_s: float
 
+    def make_places(self) -> FairPlaces:
+        """Return the places of concurrent calls. Callers of one engine share them by tenant."""
+        return FairPlaces(
+            self.max_concurrent,
+            waiting=self.queue_capacity,
+            resource="the engine",
+            code=ErrorCode.INFERENCE_OVERLOADED,
+        )
+
 
 class RemoteGeneration:
     """A TextWorkload that another engine serves. It owns the connections to that engine.
@@ -185,7 +131,7 @@ class RemoteGeneration:
         self._model = model
         self._engine = engine
         self._limits = limits
-        self._turns = Turns(limits.max_concurrent, limits.queue_capacity)
+        self._places = limits.make_places()
         self._clock = clock
         self._new_seed = new_seed
         self._running: dict[str, tuple[RemoteAnswers, int]] = {}
@@ -194,10 +140,10 @@ class RemoteGeneration:
     def load(self) -> Load:
         """Return the load that this service's calls put on the engine."""
         return Load(
-            queued_requests=self._turns.waiting,
-            queue_capacity=self._turns.capacity,
-            running_sequences=self._turns.running,
-            sequence_capacity=self._turns.limit,
+            queued_requests=self._places.waiting,
+            queue_capacity=self._places.max_waiting,
+            running_sequences=self._places.taken,
+            sequence_capacity=self._places.count,
             output_tokens_total=self._output_tokens,
         )
 
@@ -242,7 +188,7 @@ class RemoteGeneration:
         wire = inference_request(request, self._model, seed)
         answers = answers_to(request, _new_call_id)
         inference_id = uuid.uuid4().hex
-        async with self._turn(), aclosing(self._engine.stream(wire)) as chunks:
+        async with self._place(), aclosing(self._engine.stream(wire)) as chunks:
             first = await self._next(chunks, answers)
             prompt_tokens = estimate_prompt(request.prompt)
             started_s = self._clock.monotonic_s()
@@ -298,9 +244,9 @@ class RemoteGeneration:
             del self._running[inference_id]
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _place(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            place = stack.enter_async_context(self._turns.take(current_principal().tenant))
+            place = stack.enter_async_context(self._places.place(current_principal().tenant))
             await within_limits(place, self._clock, self._model.info.name)
             yield
 
@@ -319,13 +265,13 @@ class RemoteEmbedding:
         self._model = model
         self._engine = engine
         self._limits = limits
-        self._turns = Turns(limits.max_concurrent, limits.queue_capacity)
+        self._places = limits.make_places()
         self._clock = clock
 
     def load(self) -> Load:
         """Return the load that this service's calls put on the engine."""
-        turns = self._turns
-        return Load(turns.waiting, turns.capacity, turns.running, turns.limit)
+        places = self._places
+        return Load(places.waiting, places.max_waiting, places.taken, places.count)
 
     def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - no thread can be stuck
         """Return 0, because no step is computed here."""
@@ -356,6 +302,6 @@ class RemoteEmbedding:
         return unit_vectors(vectors), TokenUsage(prompt_tokens=tokens, context_window=window)
 
     async def _embed(self, request: RemoteRequest) -> tuple[Vectors, int]:
-        async with self._turns.take(current_principal().tenant):
+        async with self._places.place(current_principal().tenant):
             call = self._engine.embed(request)
             return await within_limits(call, self._clock, self._model.info.name, self._limits.silence_s)

@@ -206,7 +206,8 @@ class Delta:
 class CandidateEnd:
     """Reports that a candidate ended.
 
-    `matched_stop` is the stop string or the token of `stop_tokens` that ended it.
+    `matched_stop` is the stop string or the token of `stop_tokens` that ended it. `calls_held` is set if there are tool
+    calls and the decoder held the arguments of each to the schema of its tool.
     """
 
     candidate_index: int
@@ -215,6 +216,7 @@ class CandidateEnd:
     tool_calls: tuple[ToolCall, ...] = ()
     constraint_satisfied: bool = False
     matched_stop: str | int | None = None
+    calls_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

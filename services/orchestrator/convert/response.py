@@ -82,6 +82,8 @@ def response_to_proto(response: Response) -> execution_pb2.SystemResponse:
         not_in_sources=response.not_in_sources,
         decisions=[decision_to_proto(decision) for decision in response.decisions],
         variant=encode_optional(response.variant, variant_to_proto),
+        earlier_content=response.earlier_content,
+        matched_stop=response.matched_stop,
     )
 
 
@@ -111,6 +113,8 @@ def response_from_proto(encoded: execution_pb2.SystemResponse) -> Response:
         not_in_sources=optional(encoded, "not_in_sources"),
         decisions=tuple(decision_from_proto(decision) for decision in encoded.decisions),
         variant=decode_optional(encoded, "variant", variant_from_proto),
+        earlier_content=encoded.earlier_content,
+        matched_stop=encoded.matched_stop,
     )
 
 

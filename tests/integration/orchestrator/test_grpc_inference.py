@@ -73,6 +73,20 @@ async def test_what_an_inference_has_cost_so_far_comes_with_each_delta():
     assert (output.reasoning, output.content, output.seed) == ("hm", "hi", 7)
 
 
+async def test_the_end_of_an_output_says_which_stop_was_met_and_whether_calls_were_held():
+    ended = pb.CandidateEnd(
+        finish_reason=generation_pb2.FINISH_REASON_TOOL,
+        tool_calls=[message_pb2.ToolCall(id="c1", name="clock", arguments_json="{}")],
+        matched_stop="END",
+        calls_held=True,
+    )
+    command = Infer(ASKED, (), ToolChoice(), "", None)
+    responses = [STARTED, delta("hi"), pb.InferResponse(candidate_end=ended), COMPLETED]
+    *_, output = await items(responses, lambda port: port.infer(command, Hints()))
+    assert (output.matched_stop, output.calls_held) == ("END", True)
+    assert entry_from_json(entry_to_json(Inferred(output))) == Inferred(output)
+
+
 def full(number_of_refusals):
     """A service whose queue is full for so many calls."""
 

@@ -45,6 +45,14 @@ def test_every_code_has_a_category_and_a_status(code):
     assert status_code_of(error) is not grpc.StatusCode.UNKNOWN
 
 
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code.value.startswith("QUOTA_")])
+def test_a_quota_that_is_used_up_is_an_exhausted_resource(code):
+    error = error_of(failure_of(code, "x"))
+    assert isinstance(error, errors.Overloaded)
+    assert status_code_of(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.failure.retryable == (code in {ErrorCode.QUOTA_RATE, ErrorCode.QUOTA_CONCURRENCY})
+
+
 def test_tool_failures_are_retryable_only_when_the_tool_is_idempotent():
     assert failure_of(ErrorCode.TOOL_TIMEOUT, "x", tool_is_idempotent=True).retryable
     assert not failure_of(ErrorCode.TOOL_TIMEOUT, "x").retryable

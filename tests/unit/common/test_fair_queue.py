@@ -40,6 +40,16 @@ def test_what_nobody_waits_for_is_removed():
     assert (len(queue), queue.take()) == (0, None)
 
 
+def test_an_owner_that_may_not_take_an_item_keeps_its_turn():
+    queue = FairQueue(10)
+    for owner, item in (("a", "a1"), ("b", "b1"), ("b", "b2"), (None, "n1")):
+        queue.add(owner, item)
+    assert queue.take(lambda owner: owner != "a") == "b1"
+    assert queue.take(lambda _owner: False) is None
+    assert len(queue) == 3
+    assert drain(queue) == ["a1", "n1", "b2"]
+
+
 STEPS = st.lists(st.one_of(st.sampled_from("abc"), st.none(), st.integers(0, 5)), max_size=60)
 
 

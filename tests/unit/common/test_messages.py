@@ -6,7 +6,7 @@ from pagantic_common.codec import messages as codec
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id, is_trace_id
-from pagantic_common.domain.messages import Message, Role, ToolCall, check_message, check_turn
+from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolCall, check_message, check_turn
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 
@@ -20,7 +20,11 @@ MESSAGES = st.builds(
     tool_calls=st.lists(CALLS, max_size=3).map(tuple),
     tool_call_id=TEXT,
     name=TEXT,
+    cut=st.booleans(),
+    said_as=TEXT,
+    removed=st.booleans(),
 )
+MODELS = st.builds(ModelInfo, TEXT, st.integers(0, 2**31 - 1), st.lists(TEXT).map(tuple), st.integers(0, 2**62), TEXT)
 COUNTS = st.integers(0, 2**20)
 USAGES = st.builds(TokenUsage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, st.floats(0, 100).map(float))
 
@@ -30,6 +34,16 @@ def test_a_message_survives_the_codec(message):
     assert codec.message_from_proto(codec.message_to_proto(message)) == message
 
 
+@given(MODELS)
+def test_a_model_survives_the_codec(model):
+    assert codec.model_info_from_proto(codec.model_info_to_proto(model)) == model
+
+
+@pytest.mark.parametrize("role", [Role.SYSTEM, Role.USER])
+def test_a_message_may_carry_the_callers_word_for_its_role(role):
+    check_message(Message(role, "hi", said_as="developer"), 0)
+
+
 @pytest.mark.parametrize(
     ("message", "wrong"),
     [
@@ -37,6 +51,9 @@ def test_a_message_survives_the_codec(message):
         (Message(Role.SYSTEM, "hi", name="x"), "must not carry name"),
         (Message(Role.USER, "hi", reasoning="x"), "must not carry reasoning"),
         (Message(Role.TOOL, "hi"), "needs tool_call_id and name"),
+        (Message(Role.ASSISTANT, "hi", said_as="model"), "must not carry said_as"),
+        (Message(Role.USER, "hi", said_as="a b"), r"messages\[0\] \(user\): said_as 'a b' does not match"),
+        (Message(Role.USER, "hi", removed=True), "must not carry removed"),
         (Message(Role.USER), "has no content"),
         (Message(Role.ASSISTANT), "has no content"),
     ],

@@ -185,11 +185,12 @@ def test_failed_cases_are_sent_again_only_when_asked_for(pagantic, door, write):
     assert len(report_of(result)["results"]) == 7
 
 
-def test_a_spent_budget_stops_the_evaluation_at_once(pagantic, door, write):
-    door.refusals = [Overloaded("spent", code=ErrorCode.QUOTA_BUDGET, retry_after_s=0.001)]
+@pytest.mark.parametrize("code", [ErrorCode.QUOTA_BUDGET, ErrorCode.QUOTA_STORAGE])
+def test_a_spent_quota_stops_the_evaluation_at_once(pagantic, door, write, code):
+    door.refusals = [Overloaded("spent", code=code, retry_after_s=0.001)]
     result = pagantic(write(CASES, scorers=["exact"]), "--parallel", 1)
     assert (result.exit_code, door.ids) == (3, [])
-    assert "QUOTA_BUDGET" in result.stderr
+    assert code.value in result.stderr
 
 
 def test_a_system_that_is_busy_or_gone_for_a_while_is_asked_again(pagantic, door, write):

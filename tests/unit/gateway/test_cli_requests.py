@@ -211,6 +211,7 @@ def test_every_category_has_an_exit_code_of_its_own_and_every_code_a_next_step()
         (errors.InvalidRequest("no", code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED), 4, "shorten the text"),
         (MessageTooLarge("5 bytes, at most 4 are taken"), 3, "send less text"),
         (errors.Overloaded("full", retry_after_s=3), 7, "in 3 s"),
+        (errors.Overloaded("full", code=ErrorCode.QUOTA_STORAGE, retry_after_s=60), 3, "pagantic sessions delete"),
         (errors.Internal("broke"), 1, "pagantic logs"),
     ],
 )

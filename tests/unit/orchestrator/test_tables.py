@@ -181,6 +181,7 @@ FAILURES = {
         "QUOTA_RATE": True,
         "QUOTA_CONCURRENCY": True,
         "QUOTA_BUDGET": False,
+        "QUOTA_STORAGE": False,
         "GUARD_BLOCKED": False,
     },
 }

@@ -293,6 +293,8 @@ class _Answer:
             seed=self.seed,
             logprobs=tuple(self.logprobs),
             max_bytes=self.max_bytes if self.is_cut else 0,
+            matched_stop=end.matched_stop,
+            calls_held=end.calls_held,
         )
 
 

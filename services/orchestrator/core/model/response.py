@@ -62,6 +62,8 @@ class InferenceOutput:
     `model` is the alias that served the inference, and `seed` is the seed of its random stream. `not_in_sources` is the
     probability of an abstention in place of claims, or None if it is unknown. Decisions have no content. If the output
     was stopped at its size limit, the finish reason is LENGTH and `max_bytes` is the limit. Otherwise `max_bytes` is 0.
+    `matched_stop` is the stop string that ended the output, or empty. `calls_held` is set if there are tool calls and
+    the decoder held the arguments of each to the schema of its tool.
     """
 
     content: str
@@ -77,6 +79,8 @@ class InferenceOutput:
     decisions: tuple[Decision, ...] = ()
     blocked_calls: tuple[BlockedCall, ...] = ()
     max_bytes: int = 0
+    matched_stop: str = ""
+    calls_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response to the caller."""
+    """The response to the caller.
+
+    `earlier_content` is the text beside calls of the deployment's tools, which a stream has before the content.
+    `matched_stop` is the stop string that ended the answer, or empty.
+    """
 
     request_id: str
     session_id: str
@@ -217,6 +225,8 @@ class Response:
     not_in_sources: float | None = None
     decisions: tuple[Decision, ...] = ()
     variant: ExperimentVariant | None = None
+    earlier_content: str = ""
+    matched_stop: str = ""
 
     @property
     def may_run_again(self) -> bool:

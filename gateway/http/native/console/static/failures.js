@@ -20,6 +20,7 @@ const NEXT_OF_CODE = {
   QUOTA_RATE: "Wait a moment, then send it again.",
   QUOTA_CONCURRENCY: "Wait until other requests have ended, then send it again.",
   QUOTA_BUDGET: "Ask for fewer tokens, wait for the next period, or have the budget raised.",
+  QUOTA_STORAGE: "Delete what is not needed, or have the storage of the tenant raised.",
   GUARD_BLOCKED: "Change the text: a guard of the operator does not let it pass.",
   CANCELLED_SIGNAL: "It was stopped. Send it again to run it once more.",
   CANCELLED_TIMEOUT: "Send it again, and ask for less or allow more time.",

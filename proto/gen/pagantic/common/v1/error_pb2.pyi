@@ -90,9 +90,9 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_INFERENCE_OVERLOADED: _ErrorCode.ValueType  # 104
     """The queue is full. Retry after the delay in RetryInfo."""
     ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: _ErrorCode.ValueType  # 105
-    """The answer was cut before it was complete: at max_tokens, at the end of the context window, or at the most bytes that
-    an answer may have; or the response has more bytes than one message. The message names the limit. Raise it, or ask
-    for less.
+    """The answer was cut before it was complete: at max_tokens, at the end of the context window, at a text of hints.stop,
+    or at the most bytes that an answer may have; or the response has more bytes than one message. The message names the
+    limit: raise it, or ask for less. Details have the text of hints.stop as `stop`.
     """
     ERROR_CODE_TOOL_NOT_FOUND: _ErrorCode.ValueType  # 200
     """No tool has that name."""
@@ -176,6 +176,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
     ERROR_CODE_QUOTA_BUDGET: _ErrorCode.ValueType  # 812
     """The budget of the caller's tenant has too little left for an inference. Ask for fewer tokens, or have it raised."""
+    ERROR_CODE_QUOTA_STORAGE: _ErrorCode.ValueType  # 813
+    """The caller's tenant, or the session that the message names, has as many stored bytes as it may: in the journal, in
+    sessions or in collections. Delete what is not needed, or have the storage of the tenant raised.
+    """
     ERROR_CODE_GUARD_BLOCKED: _ErrorCode.ValueType  # 820
     """A guard of the operator forbids the text, or could not check it and is closed then. Details name guard, stage and
     outcome, never the text. Retryable only if the guard failed. Also the error code of a tool call.
@@ -197,9 +201,9 @@ ERROR_CODE_INFERENCE_MALFORMED_RESPONSE: ErrorCode.ValueType  # 103
 ERROR_CODE_INFERENCE_OVERLOADED: ErrorCode.ValueType  # 104
 """The queue is full. Retry after the delay in RetryInfo."""
 ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED: ErrorCode.ValueType  # 105
-"""The answer was cut before it was complete: at max_tokens, at the end of the context window, or at the most bytes that
-an answer may have; or the response has more bytes than one message. The message names the limit. Raise it, or ask
-for less.
+"""The answer was cut before it was complete: at max_tokens, at the end of the context window, at a text of hints.stop,
+or at the most bytes that an answer may have; or the response has more bytes than one message. The message names the
+limit: raise it, or ask for less. Details have the text of hints.stop as `stop`.
 """
 ERROR_CODE_TOOL_NOT_FOUND: ErrorCode.ValueType  # 200
 """No tool has that name."""
@@ -283,6 +287,10 @@ ERROR_CODE_QUOTA_CONCURRENCY: ErrorCode.ValueType  # 811
 """The caller's tenant runs as many executions as it may. Retry after the delay in RetryInfo."""
 ERROR_CODE_QUOTA_BUDGET: ErrorCode.ValueType  # 812
 """The budget of the caller's tenant has too little left for an inference. Ask for fewer tokens, or have it raised."""
+ERROR_CODE_QUOTA_STORAGE: ErrorCode.ValueType  # 813
+"""The caller's tenant, or the session that the message names, has as many stored bytes as it may: in the journal, in
+sessions or in collections. Delete what is not needed, or have the storage of the tenant raised.
+"""
 ERROR_CODE_GUARD_BLOCKED: ErrorCode.ValueType  # 820
 """A guard of the operator forbids the text, or could not check it and is closed then. Details name guard, stage and
 outcome, never the text. Retryable only if the guard failed. Also the error code of a tool call.

@@ -25,35 +25,35 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n pagantic/common/v1/message.proto\x12\x12pagantic.common.v1\x1a\x1egoogle/protobuf/duration.proto\"\xe8\x01\n\x07Message\x12&\n\x04role\x18\x01 \x01(\x0e\x32\x18.pagantic.common.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x30\n\ntool_calls\x18\x04 \x03(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x0b\n\x03\x63ut\x18\x07 \x01(\x08\x12.\n\x05parts\x18\x08 \x03(\x0b\x32\x1f.pagantic.common.v1.ContentPart\"Q\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\x05image\x18\x02 \x01(\x0b\x32\x19.pagantic.common.v1.ImageH\x00\x42\x06\n\x04part\")\n\x05Image\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"\xce\x01\n\x0eToolDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12.\n\x06safety\x18\x04 \x01(\x0e\x32\x1e.pagantic.common.v1.ToolSafety\x12\x12\n\nidempotent\x18\x05 \x01(\x08\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08requires\x18\x07 \x03(\t\"O\n\x0cToolProgress\x12\x10\n\x08progress\x18\x01 \x01(\x01\x12\x12\n\x05total\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\tB\x08\n\x06_total\"N\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x10\n\x08is_error\x18\x04 \x01(\x08\"G\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_window\x18\x02 \x01(\x05\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\"_\n\nToolChoice\x12\x32\n\x04mode\x18\x01 \x01(\x0e\x32\".pagantic.common.v1.ToolChoiceModeH\x00\x12\x13\n\ttool_name\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04*\x86\x01\n\nToolSafety\x12\x1b\n\x17TOOL_SAFETY_UNSPECIFIED\x10\x00\x12\x14\n\x10TOOL_SAFETY_NONE\x10\x01\x12\x14\n\x10TOOL_SAFETY_READ\x10\x02\x12\x15\n\x11TOOL_SAFETY_WRITE\x10\x03\x12\x18\n\x14TOOL_SAFETY_EXTERNAL\x10\x04*\x87\x01\n\x0eToolChoiceMode\x12 \n\x1cTOOL_CHOICE_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_CHOICE_MODE_AUTO\x10\x01\x12\x1d\n\x19TOOL_CHOICE_MODE_REQUIRED\x10\x02\x12\x19\n\x15TOOL_CHOICE_MODE_NONE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n pagantic/common/v1/message.proto\x12\x12pagantic.common.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x02\n\x07Message\x12&\n\x04role\x18\x01 \x01(\x0e\x32\x18.pagantic.common.v1.Role\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x30\n\ntool_calls\x18\x04 \x03(\x0b\x32\x1c.pagantic.common.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x0b\n\x03\x63ut\x18\x07 \x01(\x08\x12.\n\x05parts\x18\x08 \x03(\x0b\x32\x1f.pagantic.common.v1.ContentPart\x12\x0f\n\x07said_as\x18\t \x01(\t\x12\x0f\n\x07removed\x18\n \x01(\x08\"Q\n\x0b\x43ontentPart\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12*\n\x05image\x18\x02 \x01(\x0b\x32\x19.pagantic.common.v1.ImageH\x00\x42\x06\n\x04part\")\n\x05Image\x12\x12\n\nmedia_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"\xce\x01\n\x0eToolDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12.\n\x06safety\x18\x04 \x01(\x0e\x32\x1e.pagantic.common.v1.ToolSafety\x12\x12\n\nidempotent\x18\x05 \x01(\x08\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08requires\x18\x07 \x03(\t\"O\n\x0cToolProgress\x12\x10\n\x08progress\x18\x01 \x01(\x01\x12\x12\n\x05total\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\tB\x08\n\x06_total\"N\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x10\n\x08is_error\x18\x04 \x01(\x08\"k\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_window\x18\x02 \x01(\x05\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"_\n\nToolChoice\x12\x32\n\x04mode\x18\x01 \x01(\x0e\x32\".pagantic.common.v1.ToolChoiceModeH\x00\x12\x13\n\ttool_name\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04*\x86\x01\n\nToolSafety\x12\x1b\n\x17TOOL_SAFETY_UNSPECIFIED\x10\x00\x12\x14\n\x10TOOL_SAFETY_NONE\x10\x01\x12\x14\n\x10TOOL_SAFETY_READ\x10\x02\x12\x15\n\x11TOOL_SAFETY_WRITE\x10\x03\x12\x18\n\x14TOOL_SAFETY_EXTERNAL\x10\x04*\x87\x01\n\x0eToolChoiceMode\x12 \n\x1cTOOL_CHOICE_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_CHOICE_MODE_AUTO\x10\x01\x12\x1d\n\x19TOOL_CHOICE_MODE_REQUIRED\x10\x02\x12\x19\n\x15TOOL_CHOICE_MODE_NONE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.common.v1.message_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=1051
-  _globals['_ROLE']._serialized_end=1146
-  _globals['_TOOLSAFETY']._serialized_start=1149
-  _globals['_TOOLSAFETY']._serialized_end=1283
-  _globals['_TOOLCHOICEMODE']._serialized_start=1286
-  _globals['_TOOLCHOICEMODE']._serialized_end=1421
+  _globals['_ROLE']._serialized_start=1121
+  _globals['_ROLE']._serialized_end=1216
+  _globals['_TOOLSAFETY']._serialized_start=1219
+  _globals['_TOOLSAFETY']._serialized_end=1353
+  _globals['_TOOLCHOICEMODE']._serialized_start=1356
+  _globals['_TOOLCHOICEMODE']._serialized_end=1491
   _globals['_MESSAGE']._serialized_start=89
-  _globals['_MESSAGE']._serialized_end=321
-  _globals['_CONTENTPART']._serialized_start=323
-  _globals['_CONTENTPART']._serialized_end=404
-  _globals['_IMAGE']._serialized_start=406
-  _globals['_IMAGE']._serialized_end=447
-  _globals['_TOOLCALL']._serialized_start=449
-  _globals['_TOOLCALL']._serialized_end=509
-  _globals['_TOOLDEFINITION']._serialized_start=512
-  _globals['_TOOLDEFINITION']._serialized_end=718
-  _globals['_TOOLPROGRESS']._serialized_start=720
-  _globals['_TOOLPROGRESS']._serialized_end=799
-  _globals['_TOOLRESULT']._serialized_start=801
-  _globals['_TOOLRESULT']._serialized_end=879
-  _globals['_MODELINFO']._serialized_start=881
-  _globals['_MODELINFO']._serialized_end=952
-  _globals['_TOOLCHOICE']._serialized_start=954
-  _globals['_TOOLCHOICE']._serialized_end=1049
+  _globals['_MESSAGE']._serialized_end=355
+  _globals['_CONTENTPART']._serialized_start=357
+  _globals['_CONTENTPART']._serialized_end=438
+  _globals['_IMAGE']._serialized_start=440
+  _globals['_IMAGE']._serialized_end=481
+  _globals['_TOOLCALL']._serialized_start=483
+  _globals['_TOOLCALL']._serialized_end=543
+  _globals['_TOOLDEFINITION']._serialized_start=546
+  _globals['_TOOLDEFINITION']._serialized_end=752
+  _globals['_TOOLPROGRESS']._serialized_start=754
+  _globals['_TOOLPROGRESS']._serialized_end=833
+  _globals['_TOOLRESULT']._serialized_start=835
+  _globals['_TOOLRESULT']._serialized_end=913
+  _globals['_MODELINFO']._serialized_start=915
+  _globals['_MODELINFO']._serialized_end=1022
+  _globals['_TOOLCHOICE']._serialized_start=1024
+  _globals['_TOOLCHOICE']._serialized_end=1119
 # @@protoc_insertion_point(module_scope)

@@ -126,18 +126,30 @@ class Message(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    SAID_AS_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """The speaker of the message."""
     content: _builtins.str
-    """The text. May be empty only for an assistant message that has tool calls, and for a message with parts."""
+    """The text. May be empty: a message without content, parts and tool calls is stored and returned, and the model does
+    not see it. The last message of a request is a tool result, or has content or parts.
+    """
     reasoning: _builtins.str
     """Reasoning before the content. Assistant only."""
     tool_call_id: _builtins.str
-    """The id of the ToolCall that this message answers. Tool only."""
+    """The id of the ToolCall that this message answers, as that call has it. Tool only."""
     name: _builtins.str
     """The name of the tool that answered. Tool only."""
     cut: _builtins.bool
     """True when a cancel or a timeout cut the text. Assistant only; set in stored conversations."""
+    said_as: _builtins.str
+    """The caller's own word for the role, such as developer; matches [A-Za-z0-9._:-]{1,128}. It is stored and returned with
+    the message; the model sees the role alone. System and user only.
+    """
+    removed: _builtins.bool
+    """True when the message was removed from its stored conversation: it keeps its position and its role, has nothing else,
+    and the model does not see it. Set in stored conversations and in UpdateSession; a request with it is refused.
+    """
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """The calls that the model asks for, in its order. Assistant only."""
@@ -159,10 +171,12 @@ class Message(_message.Message):
         name: _builtins.str = ...,
         cut: _builtins.bool = ...,
         parts: _abc.Iterable[Global___ContentPart] | None = ...,
+        said_as: _builtins.str = ...,
+        removed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "cut", b"cut", "name", b"name", "parts", b"parts", "reasoning", b"reasoning", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "cut", b"cut", "name", b"name", "parts", b"parts", "reasoning", b"reasoning", "removed", b"removed", "role", b"role", "said_as", b"said_as", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -234,7 +248,9 @@ class ToolCall(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Matches [A-Za-z0-9._:-]{1,128}; unique within one conversation."""
+    """Unique within one conversation; matches [A-Za-z0-9._:-]{1,128} in responses. In messages that a caller sends, it has
+    1 to 512 printable characters, so that calls of other systems are taken as they are.
+    """
     name: _builtins.str
     """Name of a registered tool."""
     arguments_json: _builtins.str
@@ -283,7 +299,11 @@ class ToolDefinition(_message.Message):
 
     @_builtins.property
     def requires(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Requirements for the tool to be available, e.g. "network" or "binary:git"."""
+        """Requirements for the tool to be available, on the machine that runs it: "network", "binary:NAME" for a program on
+        its PATH, or "env:NAME" for an environment variable that is not empty. A tool of the deployment is refused at its
+        registration for any other form, is listed as not available while a requirement is missing, and its calls then fail
+        with TOOL_UNAVAILABLE. The program that offers a tool checks its requirements itself, and client_tools have none.
+        """
 
     def __init__(
         self,
@@ -379,10 +399,18 @@ class ModelInfo(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CONTEXT_WINDOW_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The alias that hints.model takes."""
     context_window: _builtins.int
     """Largest number of tokens, prompt and output together, of one sequence."""
+    size_bytes: _builtins.int
+    """Bytes of the model's file, all its parts together; 0 where another engine serves it, and of a route."""
+    digest: _builtins.str
+    """Identity of the model's file, 64 lower-case hex digits; empty where another engine serves it, and of a route. It is
+    the SHA-256 of the sizes and the beginnings of the file's parts: two models differ in it, and a damaged file need not.
+    """
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Capabilities: "chat", "tools", "json_schema" and "gbnf" of a model that generates text, "images" as well if it takes
@@ -396,10 +424,12 @@ class ModelInfo(_message.Message):
         name: _builtins.str = ...,
         context_window: _builtins.int = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        size_bytes: _builtins.int = ...,
+        digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "context_window", b"context_window", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "context_window", b"context_window", "digest", b"digest", "name", b"name", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

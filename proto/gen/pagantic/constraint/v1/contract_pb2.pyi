@@ -28,7 +28,9 @@ class _SchemaInPrompt:
 class _SchemaInPromptEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SchemaInPrompt.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SCHEMA_IN_PROMPT_UNSPECIFIED: _SchemaInPrompt.ValueType  # 0
-    """Not set: ON for a schema of at most 8 KiB; a larger one is left out with a warning."""
+    """Not set: ON for a schema of at most 8 KiB; a larger one is left out with a warning. In place of a schema that asks for
+    an object and no more, the system prompt asks for a JSON object, unless a text of the request has the word JSON.
+    """
     SCHEMA_IN_PROMPT_ON: _SchemaInPrompt.ValueType  # 1
     """The schema follows the system prompt, as a form with a comment for each field, or as compact JSON where a form
     cannot show it; at the same place in every request, so that its tokens are cached.
@@ -40,7 +42,9 @@ class SchemaInPrompt(_SchemaInPrompt, metaclass=_SchemaInPromptEnumTypeWrapper):
     """Whether the schema, with its titles and descriptions, is part of the system prompt."""
 
 SCHEMA_IN_PROMPT_UNSPECIFIED: SchemaInPrompt.ValueType  # 0
-"""Not set: ON for a schema of at most 8 KiB; a larger one is left out with a warning."""
+"""Not set: ON for a schema of at most 8 KiB; a larger one is left out with a warning. In place of a schema that asks for
+an object and no more, the system prompt asks for a JSON object, unless a text of the request has the word JSON.
+"""
 SCHEMA_IN_PROMPT_ON: SchemaInPrompt.ValueType  # 1
 """The schema follows the system prompt, as a form with a comment for each field, or as compact JSON where a form
 cannot show it; at the same place in every request, so that its tokens are cached.
@@ -180,9 +184,11 @@ class OutputContract(_message.Message):
     repair_allowed: _builtins.bool
     """Repair JSON that does not parse (stage 2); unset is true; false skips stage 2 only."""
     strict_validation: _builtins.bool
-    """Unset is true. False: when attempts are used up the best output is returned as PARTIAL with warnings."""
+    """Unset is true. False: when attempts are used up the best output is returned as PARTIAL with warnings. A request sets it
+    to false only with something to validate: a schema, a grammar, citations, rules or semantic_intent.
+    """
     schema_in_prompt: Global___SchemaInPrompt.ValueType
-    """Whether the model reads the schema; the decoder enforces it either way."""
+    """Whether the model reads the schema; the decoder enforces it either way. Set only with a schema or citations."""
     @_builtins.property
     def citations(self) -> Global___Citations:
         """The answer consists of claims, each with a quote from a source. It needs retrieved context, and stands alone: with a

@@ -99,12 +99,13 @@ class ChatPrompt(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolDefinition]:
-        """Tools that the model may call."""
+        """Tools that the model may call. Where its template has no tools, the prompt describes them, and the form of a call."""
 
     @_builtins.property
     def tool_choice(self) -> _message_pb2.ToolChoice:
-        """Freedom of the choice; unset is AUTO. The decoder enforces REQUIRED or a name, whatever the model. With AUTO, a model
-        whose template has no tools answers in text.
+        """Freedom of the choice; unset is AUTO. The decoder enforces REQUIRED or a name, whatever the model. With AUTO the model
+        answers in text or calls tools, and the decoder holds the arguments of a call to the tool's schema where it can:
+        CandidateEnd.calls_held.
         """
 
     def __init__(

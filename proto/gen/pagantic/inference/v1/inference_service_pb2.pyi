@@ -86,7 +86,9 @@ class InferRequest(_message.Message):
     priority: _builtins.int
     """Higher runs sooner when the queue is not empty; from -10 to 0, the default."""
     options_json: _builtins.str
-    """Engine options as a JSON object, passed through from hints.options_json."""
+    """Options for another engine, as a JSON object of at most 16 KiB, from hints.options_json. INVALID_ARGUMENT for a name
+    that the alias does not allow, and for any option of a model that this service decodes itself.
+    """
     reports_tokens: _builtins.bool
     """Whether deltas have their tokens."""
     @_builtins.property
@@ -345,6 +347,8 @@ class CandidateEnd(_message.Message):
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CONSTRAINT_SATISFIED_FIELD_NUMBER: _builtins.int
+    MATCHED_STOP_FIELD_NUMBER: _builtins.int
+    CALLS_HELD_FIELD_NUMBER: _builtins.int
     candidate_index: _builtins.int
     """Index of the candidate, from 0."""
     finish_reason: _generation_pb2.FinishReason.ValueType
@@ -354,6 +358,12 @@ class CandidateEnd(_message.Message):
     constraint_satisfied: _builtins.bool
     """True when a constraint was set and the whole output satisfies it; false when it was cut short. Always false where
     another engine serves the model: nothing here has held its output to the constraint.
+    """
+    matched_stop: _builtins.str
+    """The text of `stop` that ended the candidate; empty for any other end."""
+    calls_held: _builtins.bool
+    """True when there are tool_calls, and the decoder held the arguments of each to the schema of its tool. Otherwise the
+    arguments may break the schema: they are for the caller to check.
     """
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolCall]:
@@ -367,10 +377,12 @@ class CandidateEnd(_message.Message):
         tool_calls: _abc.Iterable[_message_pb2.ToolCall] | None = ...,
         output_tokens: _builtins.int = ...,
         constraint_satisfied: _builtins.bool = ...,
+        matched_stop: _builtins.str = ...,
+        calls_held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_index", b"candidate_index", "constraint_satisfied", b"constraint_satisfied", "finish_reason", b"finish_reason", "output_tokens", b"output_tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_held", b"calls_held", "candidate_index", b"candidate_index", "constraint_satisfied", b"constraint_satisfied", "finish_reason", b"finish_reason", "matched_stop", b"matched_stop", "output_tokens", b"output_tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -297,7 +297,9 @@ class SystemRequest(_message.Message):
     """The request takes part in no experiment."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """At least one, unless text_prompt is set; the last is the user's, or a tool result. In MODE_DECIDE it may be any."""
+        """At least one, unless text_prompt is set; the last is the user's, with content or parts, or a tool result. In
+        MODE_DECIDE it may be any.
+        """
 
     @_builtins.property
     def prompt(self) -> Global___SystemPrompt:
@@ -315,9 +317,10 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Allowed tool names. CHAT, PLAN: empty is all registered, or none beside client_tools; STRUCTURED, REDUNDANT: empty
-        is none. Without names, tools of class WRITE and EXTERNAL are left out unless a rule of tool_rules or of the
-        deployment's policy is about them.
+        """Allowed tool names. CHAT: empty is all registered, or none beside client_tools; PLAN: empty is none, but the model
+        planner may use all registered; STRUCTURED, REDUNDANT: empty is none. Without names, tools of class WRITE and EXTERNAL
+        are left out unless a rule of tool_rules or of the deployment's policy is about them. With hints.tool_choice NONE the
+        names may be sent, and no tool is offered.
         """
 
     @_builtins.property
@@ -338,7 +341,7 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def retry(self) -> _plan_pb2.RetryPolicy:
-        """Retries after a failed validation."""
+        """Retries after a failed validation. In CHAT only with something to validate: output, rules or semantic_intent."""
 
     @_builtins.property
     def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ToolDefinition]:
@@ -823,11 +826,16 @@ class ExecutionHints(_message.Message):
     seed: _builtins.int
     """Start of the random stream."""
     max_tool_rounds: _builtins.int
-    """Most inference rounds of one tool loop; 0 is 20."""
+    """Most inference rounds of one tool loop; 0 is 20. Only where tools may be called: not with tool_choice NONE, and in
+    STRUCTURED only with tools or client_tools.
+    """
     model: _builtins.str
     """Alias of a model; empty is the default model."""
     options_json: _builtins.str
-    """Engine options as a JSON object, passed through unread."""
+    """Options for the engine of a remote model, as a JSON object of at most 16 KiB, e.g. {"reasoning_effort": "low"}. The
+    deployment's REMOTES names the options that an alias takes, in allowed_options. INVALID_ARGUMENT for any other, and
+    for a model that pagantic decodes itself. Of a request's inferences those for the answer alone carry them.
+    """
     top_k: _builtins.int
     """Number of most probable tokens kept; 0 is off."""
     min_p: _builtins.float
@@ -997,14 +1005,18 @@ class SystemResponse(_message.Message):
     NOT_IN_SOURCES_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
+    EARLIER_CONTENT_FIELD_NUMBER: _builtins.int
+    MATCHED_STOP_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     session_id: _builtins.str
     """The request's session, echoed."""
     content: _builtins.str
-    """The answer as text."""
+    """The answer as text. Of an answer that was cut, it is what the model said: nothing is repaired or closed."""
     structured_output_json: _builtins.str
-    """The answer as a JSON document, when a schema was given and the output is JSON."""
+    """The answer as a JSON document, when a schema was given and the output is JSON. Of an answer that was cut, only where
+    output.strict_validation is false.
+    """
     confidence: _builtins.float
     """Confidence in the answer, in [0, 1]; set only after a vote, a rule, a judge or retrieval. A
     schema alone gives no confidence.
@@ -1027,6 +1039,12 @@ class SystemResponse(_message.Message):
     {"in_sources": false} as against {"in_sources": true}, at temperature 1 and before it decodes anything. Set when
     output.citations was, the model may abstain and there are sources; unset where the model could not be asked.
     """
+    earlier_content: _builtins.str
+    """The texts beside calls of the deployment's tools, in order and without a separator: a stream has them before content.
+    Empty in STRUCTURED, and in CHAT where a constraint binds the answer: the rounds before such an answer do not stream.
+    """
+    matched_stop: _builtins.str
+    """The text of hints.stop that ended the answer; empty for any other end."""
     @_builtins.property
     def tool_calls_made(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallRecord]:
         """Every tool call that ran, in order, also when a later step failed."""
@@ -1109,10 +1127,12 @@ class SystemResponse(_message.Message):
         not_in_sources: _builtins.float | None = ...,
         decisions: _abc.Iterable[_decision_pb2.Decision] | None = ...,
         variant: Global___ExperimentVariant | None = ...,
+        earlier_content: _builtins.str = ...,
+        matched_stop: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "confidence", b"confidence", "effective_seed", b"effective_seed", "error", b"error", "not_in_sources", b"not_in_sources", "plan", b"plan", "token_usage", b"token_usage", "validation", b"validation", "variant", b"variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "decisions", b"decisions", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "variant", b"variant", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_effective_seed", b"_effective_seed", "_not_in_sources", b"_not_in_sources", "candidates", b"candidates", "citations", b"citations", "confidence", b"confidence", "confidence_source", b"confidence_source", "content", b"content", "decisions", b"decisions", "earlier_content", b"earlier_content", "effective_seed", b"effective_seed", "error", b"error", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "matched_stop", b"matched_stop", "not_in_sources", b"not_in_sources", "plan", b"plan", "reasoning", b"reasoning", "request_id", b"request_id", "session_id", b"session_id", "step_results", b"step_results", "structured_output_json", b"structured_output_json", "token_usage", b"token_usage", "tool_calls", b"tool_calls", "tool_calls_made", b"tool_calls_made", "validation", b"validation", "variant", b"variant", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015

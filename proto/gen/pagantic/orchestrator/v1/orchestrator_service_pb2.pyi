@@ -381,7 +381,7 @@ class ResolveApprovalRequest(_message.Message):
     """APPROVED or REJECTED."""
     arguments_json: _builtins.str
     """The arguments to call the tool with, a JSON object, in place of those in the call; empty leaves them. Only with
-    APPROVED. They are checked against the tool's schema, as all arguments are.
+    APPROVED. They are checked against the tool's schema before the decision is stored, as all arguments are before a call.
     """
     reason: _builtins.str
     """Reason, for the model and the timeline; at most 500 characters."""
@@ -824,10 +824,32 @@ class UpdateSessionRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ReplacedMessagesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        @_builtins.property
+        def value(self) -> _message_pb2.Message: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _message_pb2.Message | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SESSION_ID_FIELD_NUMBER: _builtins.int
     STATE_JSON_FIELD_NUMBER: _builtins.int
     REMOVED_KEYS_FIELD_NUMBER: _builtins.int
     APPENDED_MESSAGES_FIELD_NUMBER: _builtins.int
+    REPLACED_MESSAGES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The id of the conversation."""
     @_builtins.property
@@ -842,6 +864,13 @@ class UpdateSessionRequest(_message.Message):
     def appended_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """Messages to append to the conversation, at most 100."""
 
+    @_builtins.property
+    def replaced_messages(self) -> _containers.MessageMap[_builtins.int, _message_pb2.Message]:
+        """Messages in place of stored ones, by position in the conversation from 0; at most 100. A message that is `removed`
+        takes the place of the one to remove. Positions stay as they are. INVALID_ARGUMENT for a position that the
+        conversation does not have before messages are appended.
+        """
+
     def __init__(
         self,
         *,
@@ -849,10 +878,11 @@ class UpdateSessionRequest(_message.Message):
         state_json: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         removed_keys: _abc.Iterable[_builtins.str] | None = ...,
         appended_messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        replaced_messages: _abc.Mapping[_builtins.int, _message_pb2.Message] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended_messages", b"appended_messages", "removed_keys", b"removed_keys", "session_id", b"session_id", "state_json", b"state_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appended_messages", b"appended_messages", "removed_keys", b"removed_keys", "replaced_messages", b"replaced_messages", "session_id", b"session_id", "state_json", b"state_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -932,6 +962,7 @@ class GetUsageRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
+    GROUP_BY_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Only of this session; empty is all, those without a session too."""
     model: _builtins.str
@@ -942,6 +973,12 @@ class GetUsageRequest(_message.Message):
     """The next_page_token of the previous page; empty for the first page."""
     subject: _builtins.str
     """Only of this caller of the tenant, by its name; empty is all."""
+    @_builtins.property
+    def group_by(self) -> _containers.RepeatedScalarFieldContainer[_usage_total_pb2.UsageKey.ValueType]:
+        """The keys of the totals, at most four; empty is SESSION, MODEL and SUBJECT. The other keys are summed. A page_token
+        belongs to one group_by: INVALID_ARGUMENT with another.
+        """
+
     def __init__(
         self,
         *,
@@ -950,10 +987,11 @@ class GetUsageRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         subject: _builtins.str = ...,
+        group_by: _abc.Iterable[_usage_total_pb2.UsageKey.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_by", b"group_by", "model", b"model", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -961,7 +999,7 @@ Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
 
 @_typing.final
 class GetUsageResponse(_message.Message):
-    """Usage by session, model and subject."""
+    """Usage by the keys of the request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -313,6 +313,8 @@ class OrchestratorServiceServicer:
     def ResolveApproval(self, request, context):
         """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
         another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+        INVALID_ARGUMENT (TOOL_INVALID_ARGUMENTS) for changed arguments that break the tool's schema, PERMISSION_DENIED
+        (GUARD_BLOCKED) for those that a guard blocks: the call then waits as before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,7 +350,9 @@ class OrchestratorServiceServicer:
 
     def UpdateSession(self, request, context):
         """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
-        100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
+        100 values of 256 KiB in all. Also replaces and removes messages. ABORTED while a turn of the session runs, if messages
+        are appended or replaced. PERMISSION_DENIED (GUARD_BLOCKED) where a guard blocks a message or a value,
+        RESOURCE_EXHAUSTED (QUOTA_STORAGE) where the session or its tenant has as many bytes as it may.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -363,7 +367,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Returns the usage and cost of ended executions, by session, model and subject.
+        """Returns the usage and cost of ended executions, by session, model and subject, or summed by some of these.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

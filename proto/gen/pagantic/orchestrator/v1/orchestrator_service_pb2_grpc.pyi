@@ -76,6 +76,8 @@ class OrchestratorServiceStub:
     ResolveApproval: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResolveApprovalRequest, _orchestrator_service_pb2.ResolveApprovalResponse]
     """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
     another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+    INVALID_ARGUMENT (TOOL_INVALID_ARGUMENTS) for changed arguments that break the tool's schema, PERMISSION_DENIED
+    (GUARD_BLOCKED) for those that a guard blocks: the call then waits as before.
     """
     ListApprovals: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListApprovalsRequest, _orchestrator_service_pb2.ListApprovalsResponse]
     """Lists the tool calls that wait for an approval, the oldest first."""
@@ -87,14 +89,16 @@ class OrchestratorServiceStub:
     """Lists stored conversations, last used first."""
     UpdateSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]
     """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
-    100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
+    100 values of 256 KiB in all. Also replaces and removes messages. ABORTED while a turn of the session runs, if messages
+    are appended or replaced. PERMISSION_DENIED (GUARD_BLOCKED) where a guard blocks a message or a value,
+    RESOURCE_EXHAUSTED (QUOTA_STORAGE) where the session or its tenant has as many bytes as it may.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]
     """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
     interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
     """
     GetUsage: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]
-    """Returns the usage and cost of ended executions, by session, model and subject."""
+    """Returns the usage and cost of ended executions, by session, model and subject, or summed by some of these."""
     CreateKey: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreateKeyRequest, _orchestrator_service_pb2.CreateKeyResponse]
     """Creates an API key, and gives its text, which is not stored and cannot be had again."""
     ListKeys: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListKeysRequest, _orchestrator_service_pb2.ListKeysResponse]
@@ -193,6 +197,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     ResolveApproval: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ResolveApprovalRequest, _orchestrator_service_pb2.ResolveApprovalResponse]  # type: ignore[assignment]
     """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
     another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+    INVALID_ARGUMENT (TOOL_INVALID_ARGUMENTS) for changed arguments that break the tool's schema, PERMISSION_DENIED
+    (GUARD_BLOCKED) for those that a guard blocks: the call then waits as before.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListApprovalsRequest, _orchestrator_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
     """Lists the tool calls that wait for an approval, the oldest first."""
@@ -204,14 +210,16 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Lists stored conversations, last used first."""
     UpdateSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UpdateSessionRequest, _orchestrator_service_pb2.UpdateSessionResponse]  # type: ignore[assignment]
     """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
-    100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
+    100 values of 256 KiB in all. Also replaces and removes messages. ABORTED while a turn of the session runs, if messages
+    are appended or replaced. PERMISSION_DENIED (GUARD_BLOCKED) where a guard blocks a message or a value,
+    RESOURCE_EXHAUSTED (QUOTA_STORAGE) where the session or its tenant has as many bytes as it may.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DeleteSessionRequest, _orchestrator_service_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Removes a stored conversation with its state, and what its executions keep of it: those that ended or were
     interrupted are forgotten, with their events and responses. Usage stays. NOT_FOUND for an unknown id.
     """
     GetUsage: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetUsageRequest, _orchestrator_service_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """Returns the usage and cost of ended executions, by session, model and subject."""
+    """Returns the usage and cost of ended executions, by session, model and subject, or summed by some of these."""
     CreateKey: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreateKeyRequest, _orchestrator_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
     """Creates an API key, and gives its text, which is not stored and cannot be had again."""
     ListKeys: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListKeysRequest, _orchestrator_service_pb2.ListKeysResponse]  # type: ignore[assignment]
@@ -379,6 +387,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_service_pb2.ResolveApprovalResponse, _abc.Awaitable[_orchestrator_service_pb2.ResolveApprovalResponse]]:
         """Approves or rejects a tool call that waits. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one about which
         another decision was made, that expired, or whose execution has ended; the same decision again is no error.
+        INVALID_ARGUMENT (TOOL_INVALID_ARGUMENTS) for changed arguments that break the tool's schema, PERMISSION_DENIED
+        (GUARD_BLOCKED) for those that a guard blocks: the call then waits as before.
         """
 
     @_abc_1.abstractmethod
@@ -420,7 +430,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.UpdateSessionResponse, _abc.Awaitable[_orchestrator_service_pb2.UpdateSessionResponse]]:
         """Sets and removes values of a session, and appends messages; makes the session when there is none. A session keeps
-        100 values of 256 KiB in all. ABORTED while a turn of the session runs, if messages are appended.
+        100 values of 256 KiB in all. Also replaces and removes messages. ABORTED while a turn of the session runs, if messages
+        are appended or replaced. PERMISSION_DENIED (GUARD_BLOCKED) where a guard blocks a message or a value,
+        RESOURCE_EXHAUSTED (QUOTA_STORAGE) where the session or its tenant has as many bytes as it may.
         """
 
     @_abc_1.abstractmethod
@@ -439,7 +451,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetUsageResponse, _abc.Awaitable[_orchestrator_service_pb2.GetUsageResponse]]:
-        """Returns the usage and cost of ended executions, by session, model and subject."""
+        """Returns the usage and cost of ended executions, by session, model and subject, or summed by some of these."""
 
     @_abc_1.abstractmethod
     def CreateKey(

@@ -56,12 +56,12 @@ class Session(_message.Message):
     session_id: _builtins.str
     """The id of the conversation."""
     message_count: _builtins.int
-    """The number of messages in the whole conversation."""
+    """The number of messages in the whole conversation, with those that were removed."""
     first_position: _builtins.int
     """Position of the first of these messages in the conversation, from 0."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """Its messages, oldest first. Empty in lists."""
+        """Its messages, oldest first, with those that were removed. Empty in lists."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:

@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*pagantic/orchestrator/v1/usage_total.proto\x12\x18pagantic.orchestrator.v1\"\xb0\x01\n\nUsageTotal\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x03 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\x03\x12\x15\n\routput_tokens\x18\x06 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x07 \x01(\x01\x12\x0f\n\x07subject\x18\x08 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*pagantic/orchestrator/v1/usage_total.proto\x12\x18pagantic.orchestrator.v1\"\xb0\x01\n\nUsageTotal\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08requests\x18\x03 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x05 \x01(\x03\x12\x15\n\routput_tokens\x18\x06 \x01(\x03\x12\x10\n\x08\x63ost_usd\x18\x07 \x01(\x01\x12\x0f\n\x07subject\x18\x08 \x01(\t*~\n\x08UsageKey\x12\x19\n\x15USAGE_KEY_UNSPECIFIED\x10\x00\x12\x15\n\x11USAGE_KEY_SESSION\x10\x01\x12\x13\n\x0fUSAGE_KEY_MODEL\x10\x02\x12\x15\n\x11USAGE_KEY_SUBJECT\x10\x03\x12\x14\n\x10USAGE_KEY_TENANT\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagantic.orchestrator.v1.usage_total_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_USAGEKEY']._serialized_start=251
+  _globals['_USAGEKEY']._serialized_end=377
   _globals['_USAGETOTAL']._serialized_start=73
   _globals['_USAGETOTAL']._serialized_end=249
 # @@protoc_insertion_point(module_scope)

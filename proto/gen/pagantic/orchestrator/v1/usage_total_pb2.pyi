@@ -5,6 +5,7 @@ isort:skip_file
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -16,9 +17,47 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _UsageKey:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UsageKeyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageKey.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    USAGE_KEY_UNSPECIFIED: _UsageKey.ValueType  # 0
+    """The key is not set, and is refused."""
+    USAGE_KEY_SESSION: _UsageKey.ValueType  # 1
+    """The session of the requests."""
+    USAGE_KEY_MODEL: _UsageKey.ValueType  # 2
+    """The alias that requests named."""
+    USAGE_KEY_SUBJECT: _UsageKey.ValueType  # 3
+    """The caller's name within its tenant."""
+    USAGE_KEY_TENANT: _UsageKey.ValueType  # 4
+    """The tenant of the caller, whose usage alone is returned: this key alone gives one total. Beside others it changes
+    nothing.
+    """
+
+class UsageKey(_UsageKey, metaclass=_UsageKeyEnumTypeWrapper):
+    """A property by which usage is summed."""
+
+USAGE_KEY_UNSPECIFIED: UsageKey.ValueType  # 0
+"""The key is not set, and is refused."""
+USAGE_KEY_SESSION: UsageKey.ValueType  # 1
+"""The session of the requests."""
+USAGE_KEY_MODEL: UsageKey.ValueType  # 2
+"""The alias that requests named."""
+USAGE_KEY_SUBJECT: UsageKey.ValueType  # 3
+"""The caller's name within its tenant."""
+USAGE_KEY_TENANT: UsageKey.ValueType  # 4
+"""The tenant of the caller, whose usage alone is returned: this key alone gives one total. Beside others it changes
+nothing.
+"""
+Global___UsageKey: _TypeAlias = UsageKey  # noqa: Y015
+
 @_typing.final
 class UsageTotal(_message.Message):
-    """Usage of all executions of one session with one model, since the creation of the journal."""
+    """Usage of all executions of one session with one model and one caller since the creation of the journal, or the sum over
+    the keys that GetUsageRequest.group_by leaves out, which are then empty here.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -31,7 +70,7 @@ class UsageTotal(_message.Message):
     COST_USD_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """The session; empty for requests without one."""
+    """The session; also empty for requests without one."""
     model: _builtins.str
     """The alias that requests named; "default" when they named none."""
     requests: _builtins.int
@@ -46,7 +85,7 @@ class UsageTotal(_message.Message):
     """Cost by the configured prices; 0 for a model without a price."""
     subject: _builtins.str
     """The caller's name within its tenant: the holder of its key, `issuer#subject` of its token, or the SPIFFE id of its
-    certificate. Empty without identity.
+    certificate. Also empty without identity.
     """
     def __init__(
         self,

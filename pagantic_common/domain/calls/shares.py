@@ -1,0 +1,60 @@
+"""Divides a capacity among owners without a setting for the share of one owner.
+
+Source: a dynamic threshold, as in A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for multipoint
+shared-memory packet switches", 1998.
+"""
+
+from __future__ import annotations
+
+
+class Shares:
+    """A capacity of which an owner may hold at most `weight` times the free amount.
+
+    With weight 1, a busy owner gets half of the capacity, two get a third each, and n get 1 / (n + 1) each, as soon as
+    earlier work of the others has ended. The rest stays free for newcomers: an owner that holds nothing may begin if
+    its amount is free. With a weight of at most 1, an owner that holds something never takes the last of the capacity.
+
+    The owner None shares with nobody, and may hold the whole capacity. It stands for the only user of a local system.
+
+    Args:
+        capacity: The amount to divide, such as a number of connections or bytes.
+        weight: The largest ratio of an owner's amount to the free amount.
+    """
+
+    def __init__(self, capacity: int, *, weight: float = 1.0) -> None:
+        self._capacity = capacity
+        self._weight = weight
+        self._used = 0
+        self._held: dict[str | None, int] = {}
+
+    @property
+    def free(self) -> int:
+        """The amount that no owner holds."""
+        return self._capacity - self._used
+
+    def held_by(self, owner: str | None) -> int:
+        """Return the amount that an owner holds."""
+        return self._held.get(owner, 0)
+
+    def begin(self, owner: str | None, amount: int = 1) -> bool:
+        """Let the owner hold a further amount if its share allows that; return whether it does."""
+        held = self.held_by(owner)
+        allowed = self.free
+        if owner is not None and held:
+            allowed = min(allowed, int(self._weight * self.free) - held)
+        if amount > allowed:
+            return False
+        self._held[owner] = held + amount
+        self._used += amount
+        return True
+
+    def end(self, owner: str | None, amount: int = 1) -> None:
+        """Free an amount that the owner holds. Raises ValueError if the owner holds less."""
+        left = self.held_by(owner) - amount
+        if left < 0:
+            raise ValueError(f"{owner!r} holds {left + amount}, and ends {amount}")
+        self._used -= amount
+        if left:
+            self._held[owner] = left
+        else:
+            self._held.pop(owner, None)
