@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from pagantic_common.domain.addresses import bare_host
 from pagantic_common.telemetry.collector import Signal, resource_of, sends, transport
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
         from prometheus_client import start_http_server
 
         readers.append(PrometheusMetricReader())
-        start_http_server(port, addr=host)
+        start_http_server(port, addr=bare_host(host))
     if readers:
         install_metrics(area, readers)
 

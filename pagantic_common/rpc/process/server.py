@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2_grpc
 from pagantic_common.rpc.access.registration import Registration, gate_of
 from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
 from pagantic_common.rpc.health import SERVING, Health
-from pagantic_common.rpc.process.admin import listen
+from pagantic_common.rpc.process.listening import add_port
 from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor, CallLimits
 from pagantic_common.settings import ServiceSettings
@@ -46,7 +46,7 @@ async def start_server(
     `max_streams` bounds the running calls of one connection, including a health watch; the caller's gRPC library holds
     back the rest. The default is MIN_STREAMS, or MAX_CONCURRENT_RPCS if that is more.
 
-    Raises PortInUse, and InvalidRequest for certificates that cannot be used.
+    Raises CannotListen, and InvalidRequest for certificates that cannot be used.
     """
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
@@ -67,7 +67,7 @@ async def start_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.serves_reflection:
         add_reflection(server, [*names, HEALTH_SERVICE])
-    port = listen(server, f"{settings.host}:{settings.port}", "PORT", credentials_of(settings))
+    port = add_port(server, settings.host, settings.port, "PORT", credentials_of(settings))
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
     health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))

@@ -385,6 +385,12 @@ def test_an_address_without_a_port_is_refused(address):
         find_target(address, {})
 
 
+@pytest.mark.parametrize("address", ["::1:50051", "fd00::5:50051", "::1"])
+def test_an_ipv6_address_without_brackets_is_refused_with_the_form_to_write(address):
+    with pytest.raises(InvalidRequest, match=r"write \[HOST\]:PORT for IPv6"):
+        find_target(address, {})
+
+
 def test_a_file_that_a_caller_lacks_is_named(tmp_path):
     with pytest.raises(InvalidRequest, match=r"PAGANTIC_TLS_CA_FILE .* cannot be read: No such file"):
         find_target("https://h", {"PAGANTIC_TLS_CA_FILE": str(tmp_path / "none")})

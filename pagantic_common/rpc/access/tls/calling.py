@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.defaults import is_loopback, path_of
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.rpc.channel import open_channel
@@ -70,15 +71,21 @@ def _host_and_port(url: str, default_port: int) -> str:
         raise InvalidRequest(f"{url} is no address: write https://host or https://host:port") from None
     if not parts.hostname or parts.path.strip("/") or parts.query or "@" in parts.netloc or parts.netloc.endswith(":"):
         raise InvalidRequest(f"{url} is no address: write https://host or https://host:port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}"
+    return address_of(parts.hostname, port)
 
 
 def _check_port(address: str) -> None:
-    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH needs no port."""
+    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH needs no port.
+
+    gRPC reads an IPv6 address without brackets as a host without a port, whatever it ends with.
+    """
+    if _SCHEME.match(address) is not None:
+        return
     host, _, port = address.rpartition(":")
-    if _SCHEME.match(address) is None and not (host and port.isdecimal()):
+    if not (host and port.isdecimal()):
         raise InvalidRequest(f"the address {address!r} has no port: write HOST:PORT, or https://HOST")
+    if ":" in host and not host.startswith("["):
+        raise InvalidRequest(f"the address {address!r} may end with a port or not: write [HOST]:PORT for IPv6")
 
 
 def _credentials(environment: Mapping[str, str]) -> grpc.ChannelCredentials:
