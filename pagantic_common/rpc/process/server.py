@@ -21,17 +21,16 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 _CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # Callers ping a silent call every 10 seconds. By default, gRPC would treat that as an attack after some pings.
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Callers ping a silent call, some of them each second. By default, gRPC would treat that as an attack.
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.keepalive_permit_without_calls", 1),
     # The calls of a vanished caller end after these times.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
+    # A connection has no longest age, because a client of grpc-js with keepalive would lose its running calls at that
+    # age, and an execution may last for days. The services' own callers replace old connections (`replaced_channel`).
     ("grpc.max_connection_idle_ms", 600_000),
-    # Callers resolve names again when a connection ends, so that new replicas receive calls. Running calls are not cut
-    # off: an execution may last for days.
-    ("grpc.max_connection_age_ms", 120_000),
 )
 # This exceeds the number of calls that one host may run. The service, which states the reason, therefore rejects calls
 # before the connection holds them back.

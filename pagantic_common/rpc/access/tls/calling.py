@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 import grpc
@@ -12,6 +13,7 @@ import grpc
 from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.defaults import is_loopback, path_of
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.tls.replaced_channel import ReplacedChannel, name_in
 from pagantic_common.rpc.channel import open_channel
 
 TLS, CA_FILE = "PAGANTIC_TLS", "PAGANTIC_TLS_CA_FILE"
@@ -34,8 +36,12 @@ class Target:
         return self.credentials is not None or is_loopback(_host_of(self.address))
 
     def open(self, max_message_bytes: int) -> grpc.aio.Channel:
-        """Open a channel for asyncio."""
-        return open_channel(self.address, max_message_bytes=max_message_bytes, credentials=self.credentials)
+        """Open a channel for asyncio. A channel to a host name follows the addresses of the name."""
+        open_one = partial(
+            open_channel, self.address, max_message_bytes=max_message_bytes, credentials=self.credentials
+        )
+        name = name_in(self.address)
+        return ReplacedChannel(open_one, name) if name else open_one()
 
     def open_blocking(self) -> grpc.Channel:
         """Open a channel for programs without asyncio."""
