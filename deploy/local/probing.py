@@ -66,8 +66,8 @@ def _port_problem(area: Area) -> str:
             return f"port {area.port} of the {area.name} service is in use{_owner(area.port)}: {setting}"
         if is_host_at_fault(error):
             setting = f"set PAGANTIC_{area.name.upper()}_HOST or PAGANTIC_HOST to an address of this machine"
-        address = address_of(area.host, area.port)
-        return f"the {area.name} service cannot listen on {address} ({refusal_of(error)}): {setting}"
+        place = address_of(area.host, area.port)
+        return f"the {area.name} service cannot listen on {place} ({refusal_of(error)}): {setting}"
     return ""
 
 

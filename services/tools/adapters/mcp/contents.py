@@ -109,20 +109,23 @@ class _Described:
 
     def in_value(self, value: Any) -> Any:
         """Replace the data of blocks, blocks and data URLs by descriptions, at any depth of a JSON value."""
+        if isinstance(value, str):
+            return self._descriptions.get(value) or _DATA.sub(self._description_of, value)
+        if isinstance(value, list):
+            return [self.in_value(item) for item in value]
+        if isinstance(value, dict):
+            return self._in_object(value)
+        return value
+
+    def _in_object(self, value: dict[str, Any]) -> Any:
         match value:
-            case str():
-                return self._descriptions.get(value) or _DATA.sub(self._description_of, value)
-            case list():
-                return [self.in_value(item) for item in value]
             case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime_type)}:
                 return self._descriptions.get(data) or _describe(kind, mime_type, data)
-            case {"resource": {"uri": str(uri), "blob": str(blob)} as resource} | (
+            case {"type": "resource", "resource": {"uri": str(uri), "blob": str(blob)} as resource} | (
                 {"uri": str(uri), "blob": str(blob)} as resource
             ):
                 return self._descriptions.get(blob) or _describe_blob(uri, resource.get("mimeType"), blob)
-            case dict():
-                return {name: self.in_value(item) for name, item in value.items()}
-        return value
+        return {name: self.in_value(item) for name, item in value.items()}
 
     def _description_of(self, run: re.Match[str]) -> str:
         unknown = run[0] if run["mime_type"] is None else _describe("data", run["mime_type"], run["data"])
