@@ -14,6 +14,7 @@ from starlette.requests import Request
 from gateway.web.callers import api_key_of
 from gateway.web.refusal import Refusal
 from gateway.web.settings import DoorSettings
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.settings import Auth
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -24,7 +25,8 @@ class Entry:
 
     def __init__(self, settings: DoorSettings) -> None:
         self._settings = settings
-        self._hosts = LOCAL_NAMES | {host_name_of(settings.host)} | {name.lower() for name in settings.allowed_hosts}
+        own_name = host_name_of(address_of(settings.host, settings.port))
+        self._hosts = LOCAL_NAMES | {own_name} | {name.lower() for name in settings.allowed_hosts}
         self.request_count = 0
 
     @contextmanager

@@ -316,7 +316,7 @@ class World(ScriptedClient):
     def _begin(self, _request):
         return self.copied(self.follow_from(0))
 
-    def follow(self, _request_id, *, after_sequence=0):
+    def _follow(self, _request_id, after_sequence, _timeout_s):
         return self.copied(self.follow_from(after_sequence))
 
     async def copied(self, events):
