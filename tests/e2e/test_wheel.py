@@ -83,6 +83,11 @@ def run(client: Client) -> None:
 '''
 
 
+@pytest.fixture(autouse=True)
+def _without_the_checkout(monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     return build_wheel(tmp_path_factory.mktemp("built"))
