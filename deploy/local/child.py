@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from pagantic_common.run import command
 from pagantic_common.storage.settings_file import NO_FILE
 from pagantic_common.storage.settings_file import VARIABLE as SETTINGS_FILE
 
@@ -24,13 +25,14 @@ def main() -> None:
         # As a command, the gateway would read the settings file, which may have changed. The supervisor has already
         # passed all of its settings.
         os.environ[SETTINGS_FILE] = NO_FILE
-    os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
+    argv = _program(*sys.argv[1:])
+    os.execv(argv[0], argv)  # noqa: S606 - no shell is wanted
 
 
 def _program(name: str, orchestrator: str = "") -> list[str]:
     if name == "http":
-        return ["gateway.cli.main", "serve", "--address", orchestrator]
-    return [f"services.{name}"]
+        return command("gateway.cli.main", "serve", "--address", orchestrator)
+    return command(f"services.{name}")
 
 
 if __name__ == "__main__":

@@ -40,10 +40,11 @@ STATUS_POLLS: Final = 100
 _FAILED_WRITE: Final = "Internal error from Core"  # grpcio's wording
 
 ResponseT = TypeVar("ResponseT")
+# These are texts because the classes of older versions of grpcio take no parameters at run time.
 StreamMethod: TypeAlias = (
-    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
+    "grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]"
 )
-StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]
+StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]"
 
 
 def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:

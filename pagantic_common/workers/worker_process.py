@@ -6,7 +6,6 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, cast
 import psutil
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.run import command
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.workers.replies import ReplyTooLarge, unpack
 
@@ -91,7 +91,7 @@ class WorkerProcess:
             longest_s = limits.time_s * STARVED_WINDOWS  # `_ask` ends work by then, and can say why.
             arguments = [str(theirs.fileno()), str(limits.memory_mib), str(longest_s), limits.module]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, *arguments],
+                command(MODULE, *arguments),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},

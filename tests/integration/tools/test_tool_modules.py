@@ -90,6 +90,12 @@ async def test_functions_of_a_package_are_tools(module, monkeypatch):
         assert "greet" in await names(stub)
 
 
+async def test_a_name_that_leads_to_no_module_says_where_modules_are_searched():
+    with pytest.raises(InvalidRequest, match=r"'nowhere_at_all'.*install its package.* the path of a \.py file"):
+        async with service("nowhere_at_all"):
+            pass
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

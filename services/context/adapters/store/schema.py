@@ -94,7 +94,7 @@ removals = Table(
 
 SCHEMA = Schema(
     TABLES,
-    scripts="services.context.adapters:migrations",
+    scripts=f"{__name__.removesuffix('.store.schema')}:migrations",
     version_table="context_version",
     lock=7_201_947,
     name="the store",

@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.guards.plugin import ENTRY_POINT_GROUP, MAX_WINDOW, Finding, Guard, GuardTraits
 from pagantic_common.guards.redaction import Window
+
+# The metadata of the package cannot name these, since their modules have other names in a checkout than where the wheel
+# is installed. They come after the guards of other packages, which cannot take their names.
+_BUILT_IN = [
+    EntryPoint(name, f"{__package__}.{module}:make_guard", ENTRY_POINT_GROUP)
+    for name, module in (
+        ("injection", "injection.guard"),
+        ("judge", "judge"),
+        ("length", "length"),
+        ("personal_data", "personal_data"),
+        ("secrets", "secrets"),
+        ("topics", "topics"),
+    )
+]
 
 
 def describe(plugin: str, options_json: str) -> GuardTraits:
@@ -28,9 +42,9 @@ def find(plugin: str, options_json: str, windows: Sequence[Window]) -> list[tupl
 
 @cache
 def _guard(plugin: str, options_json: str) -> Guard:
-    offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    offered = {entry.name: entry for entry in (*entry_points(group=ENTRY_POINT_GROUP), *_BUILT_IN)}
     if plugin not in offered:
-        names = ", ".join(sorted(offered)) or "none"
+        names = ", ".join(sorted(offered))
         raise InvalidRequest(f"is not offered by an installed package; those in {ENTRY_POINT_GROUP!r} are: {names}")
     try:
         make = offered[plugin].load()
