@@ -68,6 +68,7 @@ def offer_own_guard(tmp_path, monkeypatch):
     (described / "entry_points.txt").write_text("[pagantic.guards]\nown = own_guard:make\n")
     (folder / "own_guard.py").write_text(OWN_GUARD)
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
 
 
 class SpokenInference(ScriptedInference):

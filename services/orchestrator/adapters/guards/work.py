@@ -1,15 +1,36 @@
-"""Runs guards inside a worker process, which caches the guards that it creates."""
+"""Finds the packages of guards, and runs guards inside a worker process, which caches the guards that it creates."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.guards.plugin import ENTRY_POINT_GROUP, MAX_WINDOW, Finding, Guard, GuardTraits
 from pagantic_common.guards.redaction import Window
+from services.orchestrator.core.guards.rules import GuardRule
+
+
+def package_folders(rules: Iterable[GuardRule]) -> Iterator[str]:
+    """Yield the folders in which the packages of guards are found, without importing them.
+
+    A worker may read installed packages anyway, and the package of this module, but no package that is being developed.
+    """
+    plugins, own = {rule.plugin for rule in rules}, __name__.partition(".")[0]
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        package = entry.module.partition(".")[0]
+        if entry.name not in plugins or package == own:
+            continue
+        if entry.dist is not None:
+            yield str(entry.dist.locate_file(""))
+        spec = find_spec(package)
+        if spec is not None:
+            places = spec.submodule_search_locations or filter(None, [spec.origin])
+            yield from (str(Path(place).parent) for place in places)
 
 
 def describe(plugin: str, options_json: str) -> GuardTraits:
