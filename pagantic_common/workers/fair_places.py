@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +28,8 @@ class Place:
 
     def keep_until(self, future: asyncio.Future[Any] | Future[Any]) -> None:
         """Keep the place until the future is done too, such as that of a thread that outlives its caller."""
+        if not self._holders:  # the place has been passed on already
+            return
         loop = asyncio.get_running_loop()
         self._holders += 1
 
@@ -41,6 +44,16 @@ class Place:
         self._holders -= 1
         if not self._holders:
             self._free()
+
+
+_current: ContextVar[Place | None] = ContextVar("place", default=None)
+
+
+def keep_place_until(future: asyncio.Future[Any] | Future[Any]) -> None:
+    """Keep the place that the current work holds, if any, until the future is done too."""
+    place = _current.get()
+    if place is not None:
+        place.keep_until(future)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,9 +110,12 @@ class FairPlaces:
         else:
             await self._wait(owner)
         place = Place(partial(self._pass_on, owner))
+        token = _current.set(place)
         try:
             yield place
         finally:
+            with contextlib.suppress(ValueError):  # the block ends in another context, where the token is not valid
+                _current.reset(token)
             place.release()
 
     def _has_room(self, owner: str | None) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Overloaded
-from pagantic_common.workers.fair_places import FairPlaces
+from pagantic_common.workers.fair_places import FairPlaces, keep_place_until
 from tests.support.examples import examples
 
 
@@ -112,6 +112,38 @@ async def test_a_place_is_kept_until_its_block_and_all_its_futures_have_ended():
     late.cancel()
     await settle()
     assert places.taken == 0
+
+
+async def test_work_below_keeps_the_place_of_its_caller_and_no_other():
+    places, loop = FairPlaces(2), asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+
+    async def work(future):
+        async with places.place("a"):
+            await asyncio.sleep(0)
+            keep_place_until(future)
+
+    await asyncio.gather(work(first), work(second))
+    await settle()
+    assert places.taken == 2
+    keep_place_until(first)  # no place is held here
+    first.set_result(None)
+    await settle()
+    assert places.taken == 1
+    second.set_result(None)
+    await settle()
+    assert places.taken == 0
+
+
+async def test_a_place_that_was_passed_on_is_not_kept():
+    places, future = FairPlaces(1), asyncio.get_running_loop().create_future()
+    async with places.place("a") as place:
+        pass
+    place.keep_until(future)
+    async with places.place("b"):
+        future.set_result(None)
+        await settle()
+        assert places.taken == 1
 
 
 def test_a_future_that_ends_after_its_loop_is_no_error():
