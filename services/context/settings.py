@@ -84,7 +84,10 @@ class ContextSettings(InnerSettings, CallerSettings):
     max_chunks_per_collection: int = Field(100_000, ge=1, description="chunks of one collection")
     max_collections: int = Field(1000, ge=1, le=10_000, description="collections in all")
     max_index_bytes: int = Field(
-        512 * 1024 * 1024, ge=1, description="memory for the search indexes of all collections, in bytes"
+        512 * 1024 * 1024,
+        ge=1,
+        description="memory for the search indexes of all collections, in bytes; a collection that needs more alone is "
+        "not searched",
     )
 
     @property
