@@ -58,6 +58,8 @@ def _guard(plugin: str, options_json: str) -> Guard:
         guard: Guard = make(json.loads(options_json))
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"does not take its options: {error}") from None
+    except PermissionError as error:  # a worker reads nothing but packages and the folders of the guards file
+        raise InvalidRequest(f"cannot read {error.filename!r}: name its folder in `folders` of the file") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything
         raise InvalidRequest(f"cannot be loaded: {type(error).__name__}: {error}") from None
     return guard
