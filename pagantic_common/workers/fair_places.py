@@ -27,7 +27,11 @@ class Place:
         self._holders = 1  # the block, and each future that is not done
 
     def keep_until(self, future: asyncio.Future[Any] | Future[Any]) -> None:
-        """Keep the place until the future is done too, such as that of a thread that outlives its caller."""
+        """Keep the place until the future is done too, such as that of a thread that outlives its caller.
+
+        A failure of the future after its caller has left is not reported as one that nobody has noticed.
+        """
+        future.add_done_callback(_notice_failure)
         if not self._holders:  # the place has been passed on already
             return
         loop = asyncio.get_running_loop()
@@ -52,8 +56,15 @@ _current: ContextVar[Place | None] = ContextVar("place", default=None)
 def keep_place_until(future: asyncio.Future[Any] | Future[Any]) -> None:
     """Keep the place that the current work holds, if any, until the future is done too."""
     place = _current.get()
-    if place is not None:
+    if place is None:
+        future.add_done_callback(_notice_failure)
+    else:
         place.keep_until(future)
+
+
+def _notice_failure(done: asyncio.Future[Any] | Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,10 +1,11 @@
 """Fair places: as many at once as there are, owners in turn, at most so many of one owner, and none is lost."""
 
 import asyncio
+import gc
 import threading
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import given, settings
@@ -144,6 +145,31 @@ async def test_a_place_that_was_passed_on_is_not_kept():
         future.set_result(None)
         await settle()
         assert places.taken == 1
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+async def test_the_failure_of_work_whose_caller_has_left_is_no_news(is_placed):
+    loop, reports = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, report: reports.append(report))
+
+    async def leave(future):
+        keep_place_until(future)
+        await asyncio.shield(future)
+
+    async def work(future):
+        async with FairPlaces(1).place("a") if is_placed else nullcontext():
+            await leave(future)
+
+    future = loop.create_future()
+    caller = asyncio.create_task(work(future))
+    await settle()
+    caller.cancel()
+    await settle()
+    future.set_exception(ValueError("late"))
+    await settle()
+    del future, caller
+    gc.collect()
+    assert reports == []
 
 
 def test_a_future_that_ends_after_its_loop_is_no_error():
