@@ -20,6 +20,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.process.listening import CannotListen
+from pagantic_common.rpc.process.protection import protect_memory
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.names import READINESS
 from pagantic_common.telemetry.reporting import reporting
@@ -35,6 +36,7 @@ def run(address: str, port: int | None, announce: Callable[[str, str], None]) ->
     `announce` receives the URL of the APIs and the URL of the console. The latter is empty if the settings turn the
     console off.
     """
+    protect_memory()
     log_to_stderr()
     settings = load_settings(HttpSettings)
     if port is not None:

@@ -28,6 +28,7 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.health import Health
 from pagantic_common.rpc.process.admin import start_admin_server
 from pagantic_common.rpc.process.listening import CannotListen
+from pagantic_common.rpc.process.protection import protect_memory
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.process.starting import StoppedAtStart, WaitedTooLong, stopping
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
@@ -82,8 +83,9 @@ def run_service(
     """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason to stderr and exit with an error.
 
     The app is opened before the port, so that a listening service can answer. Only the service's user can access its
-    files.
+    files, and no other process can access its memory.
     """
+    protect_memory()
     os.umask(PRIVATE_UMASK)
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
     try:

@@ -15,7 +15,8 @@ from typing import ClassVar
 import httpx2
 
 from pagantic_common.domain.addresses import address_of
-from services.tools.core.allowlists import Address, HostAllowlist
+from services.tools.core.allowlists import HostAllowlist
+from services.tools.core.destinations import Address
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_ADDRESSES = 4

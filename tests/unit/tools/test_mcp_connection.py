@@ -27,6 +27,8 @@ class FakeTool:
     """A tool of 60 bytes or so."""
 
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     def __init__(self, name):
         self.definition = ToolDefinition(name, "x" * 50, OBJECT)

@@ -29,6 +29,8 @@ collections = Table(
     Column("language", Text, nullable=False),
     Column("query_prefix", Text, nullable=False, server_default=""),
     Column("document_prefix", Text, nullable=False, server_default=""),
+    # The size of the documents' sources and metadata in UTF-8.
+    Column("metadata_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("tenant", "name"),
     sqlite_autoincrement=True,
 )
