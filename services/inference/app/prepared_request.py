@@ -33,6 +33,7 @@ from services.inference.core.prompts import (
     SharedPrompts,
     template_input,
     with_image_marks,
+    with_joined_neighbours,
     with_joined_system,
 )
 from services.inference.core.scheduling.branches import DecodeRequest
@@ -84,7 +85,7 @@ class PromptTokenizer:
         if isinstance(prompt, str):
             tokens = self._engine.tokenize(prompt, add_special=True, parse_special=True)
             return PromptTokens(tokens, AnswerForm(VERBATIM))
-        rendered = template_input(prompt, knows_tools=self._template.knows_tools)
+        rendered = template_input(prompt.shown, knows_tools=self._template.knows_tools)
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)
         try:
             messages = with_image_marks(guard.hide(rendered.messages))
@@ -123,7 +124,7 @@ class PromptTokenizer:
         if isinstance(prompt, str):
             return self.tokenize(prompt).tokens, [self._tokenize(ending, is_markup=False) for ending in endings]
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)
-        messages = guard.hide(template_input(prompt, knows_tools=self._template.knows_tools).messages)
+        messages = guard.hide(template_input(prompt.shown, knows_tools=self._template.knows_tools).messages)
         messages[-1]["content"] += PLACE
         before, *after = self._render(messages, [], _THINKS[ReasoningMode.OFF]).split(PLACE)
         if len(after) != 1:
@@ -160,14 +161,25 @@ class PromptTokenizer:
         return self._engine.tokenize(text, add_special=False, parse_special=is_markup)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
-        """Render a conversation. If the template rejects later system messages, join them at the beginning."""
+        """Render a conversation.
+
+        If the template rejects it, all system messages are joined at the beginning, and then the neighbours of one
+        role, because many templates take a single system message or require that users and assistants take turns.
+        """
         try:
             return self._template.render(messages, tools, thinks=thinks)
-        except InvalidRequest:
-            joined = with_joined_system(messages)
+        except InvalidRequest as error:
+            rejection = error
+        for join in (with_joined_system, with_joined_neighbours):
+            joined = join(messages)
             if joined == messages:
-                raise
-            return self._template.render(joined, tools, thinks=thinks)
+                continue
+            messages = joined
+            try:
+                return self._template.render(messages, tools, thinks=thinks)
+            except InvalidRequest as error:
+                rejection = error
+        raise rejection
 
 
 @dataclass(frozen=True, slots=True)

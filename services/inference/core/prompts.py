@@ -112,6 +112,25 @@ def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [{"role": Role.SYSTEM.value, "content": "\n\n".join(system)}, *others]
 
 
+def with_joined_neighbours(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages in which users and assistants take turns: neighbours of one role are joined by a blank line.
+
+    The contents must be texts. Results of tools stay apart.
+    """
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        if not joined or joined[-1]["role"] != message["role"] or message["role"] == Role.TOOL.value:
+            joined.append(message)
+            continue
+        last = joined[-1] = {**joined[-1]}
+        for name in ("content", "reasoning_content"):
+            if texts := [text for text in (last.get(name), message.get(name)) if text]:
+                last[name] = "\n\n".join(texts)
+        if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
+            last["tool_calls"] = calls
+    return joined
+
+
 def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return messages for a template that does not support tools, with calls and results written as text.
 

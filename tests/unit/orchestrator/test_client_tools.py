@@ -128,6 +128,7 @@ def test_tool_choice_may_demand_a_client_tool_of_structured():
 CALLED = Message(Role.ASSISTANT, "", tool_calls=(OPENED, ASKED))
 DONE = Message(Role.TOOL, "open", tool_call_id="c1", name="open_door")
 TOLD = Message(Role.TOOL, "noon", tool_call_id="c2", name="clock")
+SILENT = Message(Role.USER)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,9 @@ TOLD = Message(Role.TOOL, "noon", tool_call_id="c2", name="clock")
         ((USER, CALLED, TOLD), (Message(Role.SYSTEM, "be brief"), DONE)),
         ((USER, CALLED, TOLD, Message(Role.USER, "never mind")), (USER,)),
         ((USER, CALLED, TOLD, DONE, Message(Role.ASSISTANT, "it is open")), (USER,)),
+        ((USER, CALLED, SILENT, TOLD), (DONE, USER)),
+        ((USER, CALLED, TOLD), (SILENT, DONE, USER)),
+        ((USER, Message(Role.ASSISTANT, removed=True)), (USER,)),
     ],
 )
 def test_results_that_are_owed_may_come_in_any_order_before_all_else(history, turn):
@@ -150,3 +154,5 @@ def test_results_that_are_owed_may_come_in_any_order_before_all_else(history, tu
 def test_a_turn_without_the_owed_results_is_refused_naming_the_calls(turn):
     with pytest.raises(InvalidRequest, match=r"results of calls 'c1' \(open_door\)"):
         check_results((USER, CALLED, TOLD), turn)
+    with pytest.raises(InvalidRequest, match=r"results of calls 'c1' \(open_door\)"):
+        check_results((USER, CALLED, TOLD, Message(Role.TOOL, removed=True), SILENT), turn)

@@ -45,9 +45,12 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
 
 def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
-    """Return the history and a turn. A summary is added to the user message that follows it."""
-    messages = [*prepared.history, *given]
+    """Return the shown messages of the history and a turn. A summary is added to the user message that follows it."""
     has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
+    called = {call.id for message in prepared.history for call in message.tool_calls}
+    # A result without its call is left of a call that was removed, and templates and other engines reject it.
+    kept = (message for message in prepared.history if message.role is not Role.TOOL or message.tool_call_id in called)
+    messages = [message for message in (*kept, *given) if message.is_shown]
     if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
         summary, first, *others = messages
         return [_after(summary.content, first), *others]
@@ -175,6 +178,6 @@ def answer_now_message() -> Message:
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
     """Return the user's last message as the query for retrieval, or an empty string if there is no user message."""
     for message in reversed((*history, *request.messages)):
-        if message.role is Role.USER:
+        if message.role is Role.USER and message.is_shown:
             return message.content
     return ""
