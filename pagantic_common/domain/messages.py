@@ -172,6 +172,10 @@ def check_message(message: Message, position: int, field: str = "messages") -> N
         require_id(f"{where}: said_as", message.said_as)
     for index, image in enumerate(message.images):
         check_image(image, f"{where}: image {index}")
+    _check_calls(message, where)
+
+
+def _check_calls(message: Message, where: str) -> None:
     if message.role is Role.TOOL:
         if not message.tool_call_id or not message.name:
             raise InvalidRequest(f"{where} needs tool_call_id and name")

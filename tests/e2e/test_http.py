@@ -231,7 +231,7 @@ EARLIER = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [
 )
 def test_the_tokens_that_are_counted_are_those_that_the_model_reads(gateway, fields):
     messages = [*EARLIER, {"role": "user", "content": "What time is it?"}]
-    with anthropic.Anthropic(base_url=gateway.removesuffix("/v1"), api_key="any", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=gateway.removesuffix("/v1"), api_key="any", timeout=120) as client:
         counted = client.messages.count_tokens(model="gpt-4o", messages=messages, **fields)
         usage = client.messages.create(model="gpt-4o", max_tokens=64, messages=messages, **fields).usage
     read = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
@@ -239,17 +239,19 @@ def test_the_tokens_that_are_counted_are_those_that_the_model_reads(gateway, fie
 
 
 def test_ollamas_client_has_vectors_and_models_with_files(gateway):
-    client = ollama.Client(host=gateway.removesuffix("/v1"))
-    embedded = client.embed("all-MiniLM-L6-v2", ["The cat sleeps.", "A kitten naps."])
-    listed = {model.model: model for model in client.list().models}
-    running = {model.model: model for model in client.ps().models}
+    with ollama.Client(host=gateway.removesuffix("/v1"), timeout=120) as client:
+        embedded = client.embed("all-MiniLM-L6-v2", ["The cat sleeps.", "A kitten naps."])
+        old = client.embeddings("all-MiniLM-L6-v2", "The cat sleeps.")
+        listed = {model.model: model for model in client.list().models}
+        running = {model.model: model for model in client.ps().models}
+        loaded = client.generate("gpt-4o")
     assert _cosine(*embedded.embeddings) > 0.5
-    assert client.embeddings("all-MiniLM-L6-v2", "The cat sleeps.").embedding == pytest.approx(embedded.embeddings[0])
+    assert old.embedding == pytest.approx(embedded.embeddings[0])
     assert (listed["all-MiniLM-L6-v2"].size, listed["gpt-4o"].size) == (46_223_232, 0)
     assert all(len(model.digest) == 64 for model in listed.values())
     assert running
     assert all(listed[name].digest == model.digest for name, model in running.items())
-    assert client.generate("gpt-4o").done_reason == "load"
+    assert loaded.done_reason == "load"
 
 
 def test_texts_that_mean_the_same_have_near_vectors(client):

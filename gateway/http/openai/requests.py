@@ -63,9 +63,7 @@ def request_of(
         raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
     request = read_extension(form.pagantic or {})
     request.messages.extend(messages_of(form.messages, earlier_calls))
-    last = request.messages[-1]
-    if last.role == message_pb2.ROLE_SYSTEM:  # The orchestrator requires a user's message.
-        last.role, last.said_as = message_pb2.ROLE_USER, last.said_as or "system"
+    _end_with_user(request.messages[-1])
     set_answer(request, form, alias, call_s)
     _set_tools(request, form)
     request.hints.max_tokens = form.max_completion_tokens or request.hints.max_tokens
@@ -78,6 +76,12 @@ def request_of(
         if request.output.schema_json:
             request.mode = execution_pb2.MODE_STRUCTURED
     return request
+
+
+def _end_with_user(last: message_pb2.Message) -> None:
+    """Make the last message the user's if it is a system message, because the orchestrator requires that."""
+    if last.role == message_pb2.ROLE_SYSTEM:
+        last.role, last.said_as = message_pb2.ROLE_USER, last.said_as or "system"
 
 
 def set_answer(request: execution_pb2.SystemRequest, form: AnswerForm, alias: str, call_s: float) -> None:

@@ -13,6 +13,8 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.images import image_of
 
+# The fields of a message that each kind of item shows, by the beginning of the item's id.
+_FIELDS = {"msg": ("content", "parts"), "fco": ("content",), "rs": ("reasoning",), "fc": ("tool_calls",)}
 INPUT = "_in"  # follows the id of a response in the ids of its input, which differ from those of its output
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
@@ -110,20 +112,20 @@ def without_item(message: message_pb2.Message, item_id: str) -> message_pb2.Mess
     """Return a message without one of its items. A message without any item is `removed`."""
     rest = message_pb2.Message()
     rest.CopyFrom(message)
-    match item_id.partition("_")[0]:
-        case "msg":
-            rest.ClearField("content")
-            rest.ClearField("parts")
-        case "rs":
-            rest.ClearField("reasoning")
-        case "fc":
-            others = [call for call in message.tool_calls if not item_id.endswith(_ending_of(call))]
-            rest.ClearField("tool_calls")
-            rest.tool_calls.extend(others)
-    is_result = rest.role == message_pb2.ROLE_TOOL
-    if is_result or not (rest.content or rest.parts or rest.reasoning or rest.tool_calls):
-        return message_pb2.Message(role=message.role, removed=True)
-    return rest
+    fields = _FIELDS[item_id.partition("_")[0]]
+    for name in fields:
+        rest.ClearField(name)
+    if "tool_calls" in fields:
+        rest.tool_calls.extend(call for call in message.tool_calls if not item_id.endswith(_ending_of(call)))
+    if rest.content or rest.parts or rest.reasoning or rest.tool_calls:
+        return rest
+    return message_pb2.Message(role=message.role, removed=True)
+
+
+def _content_of(message: message_pb2.Message) -> list[dict[str, Any]]:
+    if message.role == message_pb2.ROLE_ASSISTANT:
+        return [text_part(message.content)]
+    return list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
 
 
 def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
@@ -148,11 +150,9 @@ def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
     if message.reasoning:
         yield reasoning_item(f"rs_{name}", message.reasoning)
     if message.content or message.parts or not (message.tool_calls or message.reasoning):
-        parts = list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
-        if message.role == message_pb2.ROLE_ASSISTANT:
-            parts = [text_part(message.content)]
         role = message.said_as or _ROLES.get(message.role, "user")
-        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": parts}
+        content = _content_of(message)
+        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": content}
     for call in message.tool_calls:
         yield call_item(f"fc_{name}{_ending_of(call)}", call)
 

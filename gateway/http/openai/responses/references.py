@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 from gateway.http.openai.kept import find
 from gateway.http.openai.responses.forms import ItemForm
 from gateway.http.openai.responses.items import INPUT, Item, input_items, items_of_messages, output_items, position_of
 from gateway.http.openai.responses.objects import ID_PREFIX, KIND
+from gateway.http.openai.responses.requests import names_of_calls
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import session_pb2
@@ -42,13 +43,15 @@ async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> 
     Raises NotFound if the conversation or the item does not exist.
     """
     await find_conversation(client, conversation_id)
-    position = position_of(item_id, conversation_id)
-    if position is not None:
-        for message in await read_messages(client, conversation_id, position, position + 1):
-            for item in items_of_messages([message], conversation_id, position):
-                if item["id"] == item_id:
-                    return position, message, item
-    raise NotFound(f"there is no item {item_id[:128]!r} in this conversation")
+    unknown = NotFound(f"there is no item {item_id[:128]!r} in this conversation")
+    if (position := position_of(item_id, conversation_id)) is None:
+        raise unknown
+    messages = await read_messages(client, conversation_id, position, position + 1)
+    items = items_of_messages(messages, conversation_id, position)
+    item = next((item for item in items if item["id"] == item_id), None)
+    if item is None:
+        raise unknown
+    return position, messages[0], item
 
 
 async def walk_items(
@@ -81,26 +84,27 @@ async def read_messages(
     return messages
 
 
-async def find_calls(client: AsyncClient, conversation_id: str, items: Iterable[ItemForm]) -> list[message_pb2.Message]:
+async def find_calls(client: AsyncClient, conversation_id: str, items: Sequence[ItemForm]) -> list[message_pb2.Message]:
     """Return the messages of a conversation whose calls the items answer, among its newest messages.
 
     Raises NotFound if the conversation does not exist.
     """
-    items = list(items)
-    wanted = {item.call_id for item in items if item.type == _OUTPUT}
-    wanted -= {item.call_id for item in items if item.type == _CALL}
+    wanted = _earlier_calls(items)
     messages: list[message_pb2.Message] = []
-    end = (await find_conversation(client, conversation_id)).message_count
-    for _ in range(_MAX_CALL_PAGES):
-        if not wanted or not end:
-            break
+    end, pages = (await find_conversation(client, conversation_id)).message_count, 0
+    while wanted and end and pages < _MAX_CALL_PAGES:
         page = await client.get_session_page(pb.GetSessionRequest(session_id=conversation_id, before_position=end))
-        for message in page.messages:
-            if answered := wanted & {call.id for call in message.tool_calls}:
-                messages.append(message)
-                wanted -= answered
-        end = page.first_position
+        calling = [message for message in page.messages if wanted.intersection(call.id for call in message.tool_calls)]
+        messages += calling
+        wanted.difference_update(names_of_calls(calling))
+        end, pages = page.first_position, pages + 1
     return messages
+
+
+def _earlier_calls(items: Sequence[ItemForm]) -> set[str | None]:
+    """Return the ids of the calls that the items answer but do not contain."""
+    contained = {item.call_id for item in items if item.type == _CALL}
+    return {item.call_id for item in items if item.type == _OUTPUT} - contained
 
 
 async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], place: str) -> list[ItemForm]:
@@ -129,17 +133,16 @@ async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) ->
     stored: dict[str, Item] = {}
     sources: set[tuple[str, int | None]] = set()  # those that were read
     for item_id in ids:
-        for owner in _owners_of(item_id):
-            for source in ((owner, None), (owner, position_of(item_id, owner))):
-                if item_id in stored or source in sources:
-                    continue
-                sources.add(source)
-                if len(sources) > MAX_SOURCES:
-                    raise InvalidRequest(
-                        f"{place} refers to items of more than {MAX_SOURCES} responses and messages: send "
-                        "previous_response_id, or the items themselves"
-                    )
-                stored |= {item["id"]: item for item in await _items_of(client, *source) if item["id"] in ids}
+        for source in _sources_of(item_id):
+            if item_id in stored or source in sources:
+                continue
+            sources.add(source)
+            if len(sources) > MAX_SOURCES:
+                raise InvalidRequest(
+                    f"{place} refers to items of more than {MAX_SOURCES} responses and messages: send "
+                    "previous_response_id, or the items themselves"
+                )
+            stored |= {item["id"]: item for item in await _items_of(client, *source) if item["id"] in ids}
     return stored
 
 
@@ -160,9 +163,14 @@ async def _items_of(client: AsyncClient, owner: str, position: int | None) -> li
     return items
 
 
-def _owners_of(item_id: str) -> Iterator[str]:
-    """Yield the ids of responses and conversations that may own an item: the parts before the possible endings."""
+def _sources_of(item_id: str) -> Iterator[tuple[str, int | None]]:
+    """Yield the responses that may have an item, and the conversations with the position of the message in each.
+
+    Their ids are what comes before the possible endings of the item's id.
+    """
     _, _, name = item_id.partition("_")
     for ending in _ENDINGS:
         if match := ending.search(name):
-            yield name[: match.start()].removesuffix(INPUT)
+            owner = name[: match.start()].removesuffix(INPUT)
+            yield owner, None
+            yield owner, position_of(item_id, owner)

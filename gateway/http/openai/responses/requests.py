@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Never
+from typing import Any
 
 from gateway.http.openai.forms import ChatForm, ContentPart
 from gateway.http.openai.kept import keep
@@ -68,7 +68,7 @@ def _chat_form(form: ResponseForm) -> ChatForm:
     text_format = form.text.format if form.text is not None else None
     fields: dict[str, Any] = {
         "model": form.model,
-        "messages": _messages(_items_of(form), "input") or _no_input(),
+        "messages": _input_messages(form),
         "max_completion_tokens": form.max_output_tokens,
         "temperature": form.temperature,
         "top_p": form.top_p,
@@ -86,14 +86,14 @@ def _chat_form(form: ResponseForm) -> ChatForm:
     return ChatForm.model_validate(fields)
 
 
-def _items_of(form: ResponseForm) -> Sequence[ItemForm]:
+def _input_messages(form: ResponseForm) -> list[dict[str, Any]]:
+    items = form.input or ()
     if isinstance(form.input, str):
-        return [ItemForm(role="user", content=form.input)]
-    return form.input or _no_input()
-
-
-def _no_input() -> Never:
-    raise InvalidRequest("input is missing: send a text, or a list of items that ends with the user's message")
+        items = [ItemForm(role="user", content=form.input)]
+    messages = _messages(items, "input")
+    if not messages:
+        raise InvalidRequest("input is missing: send a text, or a list of items that ends with the user's message")
+    return messages
 
 
 def _messages(items: Sequence[ItemForm], place: str) -> list[dict[str, Any]]:

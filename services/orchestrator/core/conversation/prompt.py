@@ -47,14 +47,17 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
     """Return the shown messages of the history and a turn. A summary is added to the user message that follows it."""
     has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
-    called = {call.id for message in prepared.history for call in message.tool_calls}
-    # A result without its call is left of a call that was removed, and templates and other engines reject it.
-    kept = (message for message in prepared.history if message.role is not Role.TOOL or message.tool_call_id in called)
-    messages = [message for message in (*kept, *given) if message.is_shown]
+    messages = [message for message in (*_without_lone_results(prepared.history), *given) if message.is_shown]
     if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
         summary, first, *others = messages
         return [_after(summary.content, first), *others]
     return messages
+
+
+def _without_lone_results(history: Sequence[Message]) -> list[Message]:
+    """Return the history without results of calls that were removed, which templates and other engines reject."""
+    called = {call.id for message in history for call in message.tool_calls}
+    return [message for message in history if message.role is not Role.TOOL or message.tool_call_id in called]
 
 
 def _put_context(request: Request, messages: list[Message], context: Message) -> None:
