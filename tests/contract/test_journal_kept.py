@@ -140,7 +140,7 @@ async def test_no_message_is_replaced_unless_the_conversation_has_all_and_no_tur
         await journal.get_session(session("none"))
 
 
-async def test_a_summary_of_messages_that_were_replaced_is_made_anew(journal):
+async def test_a_summary_of_messages_that_were_replaced_is_cleared(journal):
     await journal.append_messages(session("s"), [*TURN, *TURN])
     await journal.put_summary(session("s"), Summary("said", 2))
     await journal.replace_messages(session("s"), {2: Message(Role.USER, removed=True)})

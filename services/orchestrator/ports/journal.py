@@ -304,7 +304,7 @@ class Conversations(Changes, Protocol):
     async def replace_messages(self, key: SessionKey, messages: Mapping[int, Message]) -> SessionRecord:
         """Replace messages of a conversation by their positions, and return the conversation without its messages.
 
-        A summary of one of them is made anew by the next turn. Raises InvalidRequest, and replaces nothing, if the
+        The next turn renews a summary of one of them. Raises InvalidRequest, and replaces nothing, if the
         conversation does not have a position, and Aborted while an execution has the session's turn.
         """
 
