@@ -18,7 +18,7 @@ from services.orchestrator.core.conversation.prompt import (
     last_user_text,
     with_prepared,
 )
-from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
 from services.orchestrator.core.model.policies import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
@@ -232,6 +232,30 @@ def test_a_schema_in_the_context_message_is_not_told_in_the_system_prompt_too():
     messages = assemble_messages(work, Prepared(context_message=context_message(work, None, ())), ())
     assert [message.role for message in messages] == [Role.USER]
     assert messages[0].content.startswith("JSON Schema of the answer:")
+
+
+ANY_OBJECT = OutputContract(schema_json='{"type":"object","$comment":"for tools"}')
+SAYS_JSON = [
+    {"messages": (Message(Role.USER, "Answer in Json: why?"),)},
+    {"messages": (Message(Role.SYSTEM, "Write JSON."), Message(Role.USER, "why?"))},
+    {"prompt": SystemPrompt("You answer with json.")},
+]
+
+
+@pytest.mark.parametrize("fields", SAYS_JSON)
+def test_a_caller_who_asks_for_json_is_not_followed_by_a_second_instruction(fields):
+    prepared = Prepared(system_prompt=fields.get("prompt", SystemPrompt()).render())
+    own_words = assemble_messages(request(**fields), prepared, ())
+    assert assemble_messages(request(output=ANY_OBJECT, **fields), prepared, ()) == own_words
+    shown = replace(ANY_OBJECT, schema_in_prompt=SchemaInPrompt.ON)
+    assert '{"type":"object"}' in assemble_messages(request(output=shown, **fields), prepared, ())[0].content
+    closed = replace(ANY_OBJECT, schema_json='{"type":"object","required":["a"]}')
+    assert '"required"' in assemble_messages(request(output=closed, **fields), prepared, ())[0].content
+
+
+def test_an_object_that_no_text_asks_for_is_asked_for_in_words_without_a_schema():
+    messages = assemble_messages(request(output=ANY_OBJECT), Prepared(), ())
+    assert messages == (Message(Role.SYSTEM, "Answer with a JSON object."), Message(Role.USER, "why?"))
 
 
 def test_a_free_decoder_is_told_the_schema_in_words():
