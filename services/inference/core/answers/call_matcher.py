@@ -1,11 +1,11 @@
 """Holds the calls of a model that may call tools to the tools' schemas, and leaves all other output free.
 
 Theory of operation. Whether an answer is a call is known only once the model has begun the call. Until then, every
-token may follow, and the matcher watches the bytes of the recent tokens for an opening that no other text has:
-`{"name"` at the beginning of the answer, bare or fenced, or the marker of the model's own format before an object. It
-then repeats the object's tokens on a copy of the compiled call. If the copy takes them all, it decides the following
-tokens until the object is complete. If it does not, for example because the model separates members otherwise, the call
-stays free, and its arguments must be checked later.
+token may follow, and the matcher watches the bytes of the recent tokens for an object whose first key is `name`, at the
+beginning of the answer (bare or fenced) or after the marker of the model's own format. It then repeats the object's
+tokens on a copy of the compiled call, without the white space before the key. If the copy takes them all, it decides
+the following tokens until the object is complete. If it does not, the call stays free, and its arguments must be
+checked later.
 
 Invariants:
     1. Outside a held call, the mask changes no logit.
@@ -29,7 +29,8 @@ from services.inference.core.decoding.sampling import Logits
 
 Tokenize = Callable[[str], list[int]]
 
-_BARE_CALL = b'{"name"'
+_BEGINNING = b'{"name"'
+_SPACED_BEGINNING = re.compile(rb'\{\s*"name"')
 _BEFORE_BARE_CALL = re.compile(rb"[\s,;]*(?:`{1,2}\Z|```\w*\s*)?")  # separators of calls and the opening of a fence
 _OBJECT_MARKERS = frozenset({"<tool_call>", "<|python_tag|>", "[TOOL_CALLS]"})  # the markers before an object
 _WATCHED_BYTES = 64  # at least an opening with some white space
@@ -61,7 +62,9 @@ class CallMatcher:
         markers = [re.escape(marker.encode()) for marker in dialect.openings_in_text if marker in _OBJECT_MARKERS]
         self._marked_object: re.Pattern[bytes] | None = None
         if markers:
-            self._marked_object = re.compile(rb"(?:%s)\s*\[?\s*(?=\{)" % b"|".join(markers))
+            self._marked_object = re.compile(
+                rb"(?:%s)\s*\[?\s*(?=%s)" % (b"|".join(markers), _SPACED_BEGINNING.pattern)
+            )
         self._call: Matcher | None = None
         self._recent: list[tuple[int, bytes]] = []  # the last tokens outside calls that may belong to an opening
         self._is_at_beginning = True
@@ -127,7 +130,7 @@ class CallMatcher:
             self._forget_old(len(text))
             return
         self._has_free_brace = self._has_free_brace or b"{" in text[:begin]
-        call = self._repeat(begin)
+        call = self._repeat(text, begin)
         if call is None:
             self._leave_free()
             return
@@ -140,9 +143,10 @@ class CallMatcher:
         if self._is_at_beginning:
             before = _BEFORE_BARE_CALL.match(text)
             begin = before.end() if before is not None else 0
-            if text.startswith(_BARE_CALL, begin):
+            if _SPACED_BEGINNING.match(text, begin):
                 return begin
-            self._is_at_beginning = _BARE_CALL.startswith(text[begin:]) and len(text) < _WATCHED_BYTES
+            may_begin = _BEGINNING.startswith(text[begin : begin + 1] + text[begin + 1 :].lstrip())
+            self._is_at_beginning = may_begin and len(text) < _WATCHED_BYTES
         if self._marked_object is None:
             return None
         marked = self._marked_object.search(text)
@@ -161,9 +165,11 @@ class CallMatcher:
             old += 1
         del self._recent[:old]
 
-    def _repeat(self, begin: int) -> Matcher | None:
-        """Return a matcher of a call after the recent tokens from a byte on, or None if it does not allow them."""
-        tokens = self._tokens_from(begin)
+    def _repeat(self, text: bytes, begin: int) -> Matcher | None:
+        """Return a matcher of a call after the recent text from a byte on, or None if it does not allow this text."""
+        written = text[begin:]
+        plain = _SPACED_BEGINNING.sub(_BEGINNING, written, count=1)
+        tokens = self._tokens_from(begin) if plain == written else self._split(plain)
         call = self._new_call.fork()
         try:
             for token in tokens:
@@ -183,11 +189,13 @@ class CallMatcher:
         tokens = [token for token, _ in self._recent[index:]]
         if position == begin:
             return tokens
-        rest = self._recent[index][1][begin - position :]
-        split = self._tokenize(rest.decode(errors="replace"))
-        if b"".join(map(self._vocabulary.piece, split)) != rest:
-            return []
-        return [*split, *tokens[1:]]
+        first = self._split(self._recent[index][1][begin - position :])
+        return [*first, *tokens[1:]] if first else []
+
+    def _split(self, data: bytes) -> list[int]:
+        """Return tokens for some bytes, or no tokens if the tokenizer yields other bytes, such as a space in front."""
+        tokens = self._tokenize(data.decode(errors="replace"))
+        return tokens if b"".join(map(self._vocabulary.piece, tokens)) == data else []
 
     def _end_if_complete(self, call: Matcher) -> None:
         if call.is_complete() or call.is_stopped():
