@@ -51,6 +51,7 @@ class ScriptedInference:
         self.logprobs = (-2.0, -1.0)
         self.label_logprobs = None
         self.counted = []
+        self.more_models = ()
         self.cross_encoders = (ModelInfo("pairs", 512, ("score_pairs",)),)
         self.embedded = []
         self.scored_pairs = []
@@ -69,6 +70,7 @@ class ScriptedInference:
             ModelInfo("scripted", self.window, ("chat", "tools")),
             ModelInfo("embedder", 512, ("embed",)),
             *self.cross_encoders,
+            *self.more_models,
         )
 
     async def embed(self, texts, model):

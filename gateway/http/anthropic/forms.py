@@ -104,3 +104,9 @@ class MessagesForm(Form):
     output_config: OutputForm | None = None
     metadata: Notes | None = None
     pagantic: MoreFields | None = None
+
+
+class CountForm(MessagesForm):
+    """A request to `/v1/messages/count_tokens`. The fields that only shape the answer have no effect."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1

@@ -17,15 +17,17 @@ from gateway.http.anthropic.answers import (
     MessageHead,
     message_of,
 )
-from gateway.http.anthropic.forms import MessagesForm
+from gateway.http.anthropic.forms import CountForm, MessagesForm
 from gateway.http.anthropic.requests import system_request_of
 from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.failures import OpenAIError
 from gateway.http.openai.answers import completed
+from gateway.http.openai.counting import count_prompt
 from gateway.http.openai.forms import read_form
 from gateway.http.openai.models import ModelFacts, ModelList, ModelObject, find_model, list_models
 from gateway.http.openai.pages import Deleted
 from gateway.http.operations import Dialect, Operation, Parameter
+from gateway.http.pooling import IgnoredFields
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import encode_sent_events, send_answer
@@ -60,6 +62,13 @@ class AnthropicModelList(AnswerShape):
     has_more: bool
 
 
+class CountedTokens(AnswerShape):
+    """The number of tokens that a message would read."""
+
+    input_tokens: int
+    pagantic: NotRequired[IgnoredFields]
+
+
 class AnyModelList(RootModel[ModelList | AnthropicModelList]):
     """The models in the form of the client's API."""
 
@@ -88,6 +97,15 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
             return send_answer(client.stream(sent), MessageEvents(head), sent.request_id, quiet=_PING)
         return JSONResponse(message_of(head, completed(await client.execute(sent))))
 
+    async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+        """Count the tokens that a message would read."""
+        form = read_form(read_object(body), CountForm)
+        sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
+        answer: CountedTokens = {"input_tokens": await count_prompt(client, sent)}
+        if form.ignored:
+            answer["pagantic"] = {"ignored": form.ignored}
+        return JSONResponse(answer)
+
     async def list_(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         """List the models."""
         models = await list_models(client, settings)
@@ -112,6 +130,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
         Operation(
             ANTHROPIC, f"POST {MESSAGES_PATH}", create, "createMessage", MessagesForm, AnthropicMessage, MessageEvent
         ),
+        Operation(ANTHROPIC, f"POST {MESSAGES_PATH}/count_tokens", count, "countTokens", CountForm, CountedTokens),
         Operation(_MODELS, "GET /v1/models", list_, "listModels", answer=AnyModelList, parameters=by_version),
         Operation(_MODELS, f"GET {_MODEL}", retrieve, "getModel", answer=AnyModel, parameters=by_version),
         Operation(_MODELS, f"DELETE {_MODEL}", delete, "deleteModel", answer=Deleted),

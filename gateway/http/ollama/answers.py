@@ -30,7 +30,7 @@ class AnswerLine(AnswerShape):
     model: str
     created_at: str
     done: bool
-    done_reason: NotRequired[Literal["stop", "length", "content_filter"]]
+    done_reason: NotRequired[Literal["stop", "length", "content_filter", "load", "unload"]]
     prompt_eval_count: NotRequired[int]
     eval_count: NotRequired[int]
     eval_duration: NotRequired[int]
@@ -121,6 +121,13 @@ class LineHead:
             "thinking": thinking,
             "done": False,
         }
+
+    def confirmed(self, reason: Literal["load", "unload"]) -> AnswerLine:
+        """Return the whole answer to a request without a question."""
+        line: AnswerLine = self.line()
+        line["done"] = True
+        line["done_reason"] = reason
+        return line
 
     def ended(self, line: AnswerLine, response: execution_pb2.SystemResponse) -> AnswerLine:
         """Add the fields that end an answer. An answer with tool calls ends as `stop`, as in Ollama.

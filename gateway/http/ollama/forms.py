@@ -78,16 +78,16 @@ class OllamaTurnForm(Form):
 
 
 class OllamaChatForm(OllamaForm):
-    """A request to `/api/chat`."""
+    """A request to `/api/chat`. Without messages, it loads the model."""
 
-    messages: Annotated[list[OllamaTurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[OllamaTurnForm], Field(max_length=MAX_MESSAGES)] | None = None
     tools: list[ToolForm] | None = None
 
 
 class GenerateForm(OllamaForm):
-    """A request to `/api/generate`."""
+    """A request to `/api/generate`. Without a prompt and images, it loads the model."""
 
-    prompt: Annotated[str, Field(min_length=1)]
+    prompt: str = ""
     images: list[str] | None = None
     system: str | None = None
     raw: bool | None = None

@@ -160,7 +160,7 @@ class AnswerStream:
         self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock, started_s: float
     ) -> None:
         self._started = started
-        self._is_enforced = form.is_enforced
+        self._form = form
         self._answers = [_Answer(_new_parser(form)) for _ in range(candidate_count)]
         self._clock = clock
         self._times = RequestTimes(started_s, clock.monotonic_s())
@@ -243,17 +243,22 @@ class AnswerStream:
         if pieces := parser.finish():
             deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
         reason = event.finish_reason
-        if reason is FinishReason.STOP and (parser.is_broken or (self._is_enforced and not parser.calls)):
+        is_call_missing = parser.is_broken or (self._form.is_enforced and not parser.calls)
+        was_stopped = isinstance(event.matched_stop, str)  # The caller's stop text may end a call early.
+        if reason is FinishReason.STOP and is_call_missing and not was_stopped:
             raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
         if reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
             reason = FinishReason.TOOL
+        # Where calls are only offered, the matcher is satisfied by calls that it held.
+        is_offered = bool(self._form.tool_names) and not self._form.is_enforced
         return CandidateEnd(
             event.candidate,
             reason,
             event.output_tokens,
             parser.calls,
-            event.constraint_satisfied,
+            event.constraint_satisfied and not is_offered,
             event.matched_stop,
+            calls_held=bool(parser.calls) and self._form.holds_arguments and event.constraint_satisfied,
         )
 
     def _usage(self, event: Finished) -> TokenUsage:

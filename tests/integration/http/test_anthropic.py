@@ -146,7 +146,7 @@ async def test_a_failure_of_the_model_is_a_status_or_an_event(served, failure, s
     ("method", "path", "status", "kind"),
     [
         ("GET", "/v1/messages", 405, "invalid_request_error"),
-        ("POST", "/v1/messages/count_tokens", 404, "not_found_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
         ("GET", "/v1/models/none-such", 404, "not_found_error"),
     ],
 )
@@ -170,3 +170,29 @@ async def test_models_are_listed_for_the_clients_of_both_apis(served):
         others = (await server.http.get("/v1/models")).json()
     assert [model.id for model in listed] == [model["id"] for model in others["data"]]
     assert (one.type, one.id, one.display_name, others["object"]) == ("model", "claude", "claude", "list")
+
+
+async def test_tokens_are_counted_of_what_the_model_would_read(served):
+    services = scripted()
+    blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
+    talk = [{"role": "user", "content": blocks}, {"role": "assistant", "content": ""}, HI]
+    async with served(services) as server, opened(server) as client:
+        counted = await client.messages.count_tokens(model="", messages=talk, system="be brief", tools=[CLOCK])
+        plain = await client.messages.count_tokens(model="", messages=[HI])
+        body = {"model": "", "messages": [HI], "max_tokens": 5, "stream": True, "service_tier": "auto"}
+        whole = (await server.http.post("/v1/messages/count_tokens", json=body)).json()
+    assert [(message.role, message.content) for message in services.inference.counted[0][0]] == [
+        ("system", "be brief"),
+        ("user", "one two"),
+        ("assistant", ""),
+        ("user", "hi"),
+    ]
+    assert (counted.input_tokens, plain.input_tokens) == (9, 2)
+    assert whole == {"input_tokens": 2, "pagantic": {"ignored": ["service_tier"]}}
+    assert not services.inference.commands
+
+
+async def test_a_wrong_request_to_count_tokens_is_the_clients_own_exception(served):
+    async with served() as server, opened(server) as client:
+        with pytest.raises(anthropic.BadRequestError, match="messages"):
+            await client.messages.count_tokens(model="", messages=[])

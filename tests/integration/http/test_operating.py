@@ -68,7 +68,13 @@ async def test_a_conversation_is_listed_read_by_page_given_values_and_deleted(se
 
 @pytest.mark.parametrize(
     "change",
-    [{"session_id": "other"}, {"appended_messages": [{"role": "ROLE_USER", "content": "x"}]}, {"state_json": 1}, []],
+    [
+        {"session_id": "other"},
+        {"appended_messages": [{"role": "ROLE_USER", "content": "x"}]},
+        {"replaced_messages": {"0": {"role": "ROLE_USER", "removed": True}}},
+        {"state_json": 1},
+        [],
+    ],
 )
 async def test_a_change_of_a_session_that_cannot_be_is_refused(served, change):
     async with served() as server:

@@ -1,10 +1,14 @@
 """Responses and conversations over HTTP, with OpenAI's own client: made, kept, followed, and gone on from."""
 
 import asyncio
+import json
+from dataclasses import replace
 
 import openai
 import pytest
 
+from pagantic.common.v1 import message_pb2
+from pagantic_common.client import AsyncClient
 from pagantic_common.domain.messages import ToolCall
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
@@ -168,12 +172,173 @@ async def test_a_conversation_keeps_what_is_said(served):
         changed = await client.conversations.update(talk.id, metadata={"c": "d"})
         assert changed == await client.conversations.retrieve(talk.id)
         assert changed.metadata == {"c": "d"}
-        with pytest.raises(openai.APIStatusError) as refused:
-            await client.conversations.items.delete(added.data[0].id, conversation_id=talk.id)
-        assert refused.value.status_code == 501
+        assert await client.conversations.items.delete(added.data[0].id, conversation_id=talk.id) == changed
+        assert len((await client.conversations.items.list(talk.id)).data) == 3
         assert (await client.conversations.delete(talk.id)).deleted
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(talk.id)
+
+
+EMPTY_ITEMS = [
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+    {"type": "message", "role": "user", "content": ""},
+    {"type": "message", "role": "developer", "content": ""},
+    {"type": "reasoning", "summary": []},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+]
+
+
+@pytest.mark.parametrize("item", EMPTY_ITEMS)
+async def test_an_empty_item_is_stored_or_left_out_and_no_turn_fails_for_it(served, item):
+    inference = ScriptedInference()
+    inference.outputs = [answer("hello")]
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        talk = await client.conversations.create()
+        added = await client.conversations.items.create(talk.id, items=[item])
+        assert added.data == (await client.conversations.items.list(talk.id)).data
+        for text in ("Hi", "Hello again"):
+            await client.responses.create(model="", input=text, conversation=talk.id)
+        assert [message.content for message in inference.commands[1].messages] == ["Hi", "hello", "Hello again"]
+        made = await client.responses.create(model="", input=[item, {"role": "user", "content": "Hi"}])
+        again = await client.responses.create(model="", input="so?", previous_response_id=made.id)
+        assert [message.content for message in inference.commands[-1].messages] == ["Hi", "hello", "so?"]
+        with pytest.raises(openai.BadRequestError, match=r"is empty|input is missing|is assistant's"):
+            await client.responses.create(model="", input=[item], previous_response_id=again.id)
+
+
+@pytest.mark.parametrize("call_id", ["call_1|fc_2", "toolu_a/b+c=", "a b", "f" * 200])
+async def test_calls_have_ids_of_any_system(served, call_id):
+    inference = ScriptedInference()
+    inference.outputs = [answer("hello")]
+    call = {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": call_id, "output": "1"}
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        talk = await client.conversations.create()
+        await client.conversations.items.create(talk.id, items=[call])
+        with pytest.raises(openai.BadRequestError, match="waits for the results of calls"):
+            await client.responses.create(model="", input="Hi", conversation=talk.id)
+        await client.responses.create(model="", input=[result], conversation=talk.id)
+        items = await client.conversations.items.list(talk.id, order="asc")
+        assert [getattr(item, "call_id", "") for item in items.data] == [call_id, call_id, ""]
+        with pytest.raises(openai.BadRequestError, match="1 to 512 printable characters"):
+            await client.conversations.items.create(talk.id, items=[call | {"call_id": "a\n"}])
+
+
+async def test_roles_are_those_that_were_sent(served):
+    items = [{"role": role, "content": "hi"} for role in ("developer", "system", "user", "system")]
+    async with served() as server, client_of(server) as client:
+        talk = await client.conversations.create(items=items)
+        listed = await client.conversations.items.list(talk.id, order="asc")
+        assert [item.role for item in listed.data] == ["developer", "system", "user", "system"]
+        made = await client.responses.create(model="", input=items)
+        sent = await client.responses.input_items.list(made.id, order="asc")
+        assert [item.role for item in sent.data] == ["developer", "system", "user", "system"]
+        async with AsyncClient(server.world.address) as stored:
+            messages = (await stored.get_session(talk.id)).messages
+            turn = (await stored.get_execution(made.id.removeprefix("resp_"))).request.messages[-1]
+    assert (messages[-1].role, turn.role, turn.said_as) == (message_pb2.ROLE_SYSTEM, message_pb2.ROLE_USER, "system")
+
+
+async def test_items_are_deleted_one_by_one_and_the_others_keep_their_ids(served):
+    inference = ScriptedInference(answer("hello"))
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "user", "content": "one"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"role": "assistant", "content": "two"},
+        call,
+        call | {"call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "function_call_output", "call_id": "c2", "output": "2"},
+        {"role": "user", "content": "three"},
+    ]
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        talk = await client.conversations.create(items=items)
+        listed = (await client.conversations.items.list(talk.id, order="asc")).data
+        left = list(listed)
+        for index in (3, 0, 1, 4):
+            gone = left.pop(index)
+            assert (await client.conversations.items.delete(gone.id, conversation_id=talk.id)).id == talk.id
+            assert (await client.conversations.items.list(talk.id, order="asc")).data == left
+            for ask in (client.conversations.items.delete, client.conversations.items.retrieve):
+                with pytest.raises(openai.NotFoundError, match="there is no item"):
+                    await ask(gone.id, conversation_id=talk.id)
+        assert [item.type for item in left] == ["reasoning", "function_call", *["function_call_output"] * 2]
+        await client.conversations.items.delete(left[-1].id, conversation_id=talk.id)
+        with pytest.raises(openai.BadRequestError, match="waits for the results of calls 'c2'"):
+            await client.responses.create(model="", input="Hi", conversation=talk.id)
+        await client.conversations.items.delete(left[1].id, conversation_id=talk.id)
+        await client.responses.create(model="", input="Hi", conversation=talk.id)
+        assert [message.content for message in inference.commands[-1].messages] == ["Hi"]
+        with pytest.raises(openai.NotFoundError, match="there is no item"):
+            await client.conversations.items.delete(f"msg_{talk.id}_99", conversation_id=talk.id)
+        with pytest.raises(openai.NotFoundError, match="there is no conversation"):
+            await client.conversations.items.delete("msg_none_0", conversation_id="none")
+
+
+async def test_a_long_conversation_is_listed_in_pages(served):
+    async with served() as server, client_of(server) as client, AsyncClient(server.world.address) as stored:
+        talk = await client.conversations.create()
+        said = [message_pb2.Message(role=message_pb2.ROLE_USER, content=str(number)) for number in range(1050)]
+        for start in range(0, len(said), 100):
+            await stored.update_session(talk.id, {}, appended=said[start : start + 100])
+        gone = message_pb2.Message(role=message_pb2.ROLE_USER, removed=True)
+        await stored.update_session(talk.id, {}, replaced=dict.fromkeys(range(1000, 1050), gone))
+        for order in ("asc", "desc"):
+            pages = [
+                page
+                async for page in (await client.conversations.items.list(talk.id, order=order, limit=100)).iter_pages()
+            ]
+            texts = [item.content[0].text for page in pages for item in page.data]
+            assert texts == [str(number) for number in (range(1000) if order == "asc" else reversed(range(1000)))]
+            assert [len(page.data) for page in pages] == [100] * 10
+        with pytest.raises(openai.NotFoundError, match="there is no item"):
+            await client.conversations.items.list(talk.id, after=f"msg_{talk.id}_1001")
+        call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+        await client.conversations.items.create(talk.id, items=[call])
+        for start in range(0, len(said), 100):
+            await stored.update_session(talk.id, {}, appended=said[start : start + 100])
+        result = {"type": "function_call_output", "call_id": "c1", "output": "1"}
+        assert (await client.conversations.items.create(talk.id, items=[result])).data[0].call_id == "c1"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_reference_stands_for_a_stored_item(served, streams):
+    inference = ScriptedInference(replace(answer("a moment", [CALL]), reasoning="hm"), answer("noon"))
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        made = await client.responses.create(model="", input="What time is it?", tools=[CLOCK], stream=streams)
+        if streams:
+            made = (await read(made))[-1].response
+        asked = (await client.responses.input_items.list(made.id)).data[0]
+        talk = await client.conversations.create(items=[{"role": "developer", "content": "Be brief."}])
+        told = (await client.conversations.items.list(talk.id)).data[0]
+        references = [{"type": "item_reference", "id": item.id} for item in (told, asked, *made.output)]
+        output = {"type": "function_call_output", "call_id": CALL.id, "output": "12:00"}
+        second = await client.responses.create(model="", input=[*references, output])
+        assert second.output_text == "noon"
+        [system, user, assistant, result] = inference.commands[-1].messages
+        assert [message.content for message in (system, user, result)] == ["Be brief.", "What time is it?", "12:00"]
+        assert (assistant.content, assistant.reasoning, assistant.tool_calls) == ("a moment", "hm", (CALL,))
+        counted = await client.responses.input_tokens.count(model="", input=[*references, output])
+        assert counted.input_tokens
+        added = await client.conversations.items.create(talk.id, items=references[:2])
+        assert [item.role for item in added.data] == ["developer", "user"]
+
+
+@pytest.mark.parametrize("item_id", ["", "msg_1", "rs_x_1", "fc_conv_1_2_0123abcd", "msg_a b", "msg_\u00e9", None])
+async def test_a_reference_to_an_unknown_item_is_the_clients_fault(served, item_id):
+    async with served() as server:
+        items = [{"role": "user", "content": "hi"}, {"type": "item_reference", "id": item_id}]
+        refused = await server.http.post("/v1/responses", content=json.dumps({"model": "", "input": items}))
+    assert refused.status_code == 400
+    assert "input[1].id is" in refused.json()["error"]["message"]
+
+
+async def test_references_to_very_many_responses_are_refused(served):
+    references = [{"type": "item_reference", "id": f"rs_{number}"} for number in range(300)]
+    async with served() as server, client_of(server) as client:
+        with pytest.raises(openai.BadRequestError, match="more than 256 responses"):
+            await client.responses.create(model="", input=references)
 
 
 async def test_a_compaction_stands_for_the_conversation(served):

@@ -10,17 +10,22 @@ from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object
 from gateway.http.openai.forms import read_form
-from gateway.http.openai.pages import Deleted, deleted, list_of, page_of, page_parameters
+from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, read_page_query
 from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
-from gateway.http.openai.responses.items import Item, items_of_messages
+from gateway.http.openai.responses.items import Item, items_of_messages, without_item
+from gateway.http.openai.responses.references import (
+    find_calls,
+    find_conversation,
+    find_item,
+    resolve_references,
+    walk_items,
+)
 from gateway.http.openai.responses.requests import messages_of_items, names_of_calls
 from gateway.http.openai.responses.stored import ItemList
 from gateway.http.operations import OPENAI, Operation
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import NotFound, Unsupported
-from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.text.json_text import parse_json
 
 ID_PREFIX = "conv_"
@@ -63,14 +68,14 @@ def conversation_operations() -> list[Operation]:
         ),
         Operation(OPENAI, f"POST {_ONE}/items", _add, "addConversationItems", ItemsForm, ItemList),
         Operation(OPENAI, f"GET {_ONE}/items/{{item_id}}", _item, "getConversationItem", answer=Item),
-        Operation(OPENAI, f"DELETE {_ONE}/items/{{item_id}}", _remove, "deleteConversationItem", answer=Deleted),
+        Operation(OPENAI, f"DELETE {_ONE}/items/{{item_id}}", _remove, "deleteConversationItem", answer=Conversation),
     ]
 
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
     """Make a conversation."""
     form = read_form(read_object(body or b"{}"), ConversationForm)
-    messages = messages_of_items(form.items or (), {}, "items")
+    messages = messages_of_items(await resolve_references(client, form.items or (), "items"), {}, "items")
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
     return JSONResponse(_object(await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)))
 
@@ -96,44 +101,53 @@ async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List the items of a conversation."""
-    return JSONResponse(page_of(_items_of(await _find(client, request)), request.query_params))
+    page = read_page_query(request.query_params)
+    session = await _find(client, request)
+    start, end = 0, session.message_count
+    if page.after:
+        position = (await find_item(client, session.session_id, page.after))[0]
+        start, end = (position, end) if page.is_ascending else (0, position + 1)
+    items: list[Item] = []
+    is_behind = not page.after
+    async for item in walk_items(client, session.session_id, start, end, is_ascending=page.is_ascending):
+        if is_behind:
+            items.append(item)
+        is_behind = is_behind or item["id"] == page.after
+        if len(items) > page.size:
+            break
+    return JSONResponse(list_of(items[: page.size], has_more=len(items) > page.size))
 
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Add items to a conversation."""
     form = read_form(read_object(body), ItemsForm)
-    session = await _find(client, request)
-    messages = messages_of_items(form.items, names_of_calls(session.messages), "items")
-    changed = await client.update_session(session.session_id, {}, appended=messages)
+    items, conversation_id = (
+        await resolve_references(client, form.items, "items"),
+        request.path_params["conversation_id"],
+    )
+    calls = await find_calls(client, conversation_id, items)
+    messages = messages_of_items(items, names_of_calls(calls), "items")
+    changed = await client.update_session(conversation_id, {}, appended=messages)
     first = changed.message_count - len(messages)
-    return JSONResponse(list_of(items_of_messages(messages, session.session_id, first)))
+    return JSONResponse(list_of(items_of_messages(messages, conversation_id, first)))
 
 
 async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """Get an item of a conversation."""
-    name = request.path_params["item_id"]
-    for item in _items_of(await _find(client, request)):
-        if item["id"] == name:
-            return JSONResponse(item)
-    raise NotFound(f"there is no item {name[:128]!r} in this conversation")
+    conversation_id, item_id = request.path_params["conversation_id"], request.path_params["item_id"]
+    return JSONResponse((await find_item(client, conversation_id, item_id))[2])
 
 
 async def _remove(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """Reject the deletion, because items of a conversation cannot be deleted."""
-    await _item(client, request, b"")
-    raise Unsupported("items of a conversation cannot be deleted: delete the conversation, and make another one")
+    """Delete an item of a conversation."""
+    conversation_id, item_id = request.path_params["conversation_id"], request.path_params["item_id"]
+    position, message, _ = await find_item(client, conversation_id, item_id)
+    rest = {position: without_item(message, item_id)}
+    return JSONResponse(_object(await client.update_session(conversation_id, {}, replaced=rest)))
 
 
 async def _find(client: AsyncClient, request: Request) -> session_pb2.Session:
-    """Return a conversation with all its messages. Raises NotFound if it does not exist."""
-    name = request.path_params["conversation_id"]
-    unknown = NotFound(f"there is no conversation {name[:128]!r}")
-    if not is_id(name):
-        raise unknown
-    try:
-        return await client.get_session(name)
-    except NotFound:
-        raise unknown from None
+    return await find_conversation(client, request.path_params["conversation_id"])
 
 
 def _object(session: session_pb2.Session) -> Conversation:
@@ -143,7 +157,3 @@ def _object(session: session_pb2.Session) -> Conversation:
         "created_at": session.created_at.seconds,
         "metadata": parse_json(session.state_json.get(NOTES, "{}")),
     }
-
-
-def _items_of(session: session_pb2.Session) -> list[Item]:
-    return items_of_messages(session.messages, session.session_id, session.first_position)

@@ -12,9 +12,11 @@ from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.openai.answers import completed
+from gateway.http.openai.counting import count_prompt
 from gateway.http.openai.forms import read_form, require_model
 from gateway.http.openai.responses.forms import ResponseForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
+from gateway.http.openai.responses.references import find_calls, resolve_references
 from gateway.http.openai.responses.requests import head_of, system_request_of
 from gateway.http.openai.responses.stored import said_before
 from gateway.http.openai.responses.stream import ResponseEvent, ResponseEvents
@@ -68,15 +70,13 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
-        form = read_form({"input": "", **fields}, ResponseForm)
+        form = await _with_stored_items(client, read_form({"input": "", **fields}, ResponseForm))
         earlier = await _earlier_messages(client, form)
         system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
-        messages, tools = await prompt_of(client, system_request), await tools_of(client, system_request)
-        counted = await client.count_tokens(messages=messages, tools=tools, model=system_request.hints.model)
-        tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted.chat_tokens}
-        return JSONResponse(tokens)
+        counted = await count_prompt(client, system_request)
+        return JSONResponse(InputTokens(object="response.input_tokens", input_tokens=counted))
 
     return [
         Operation(
@@ -118,11 +118,23 @@ async def _resolve(
 
     Raises NotFound for an unknown conversation or previous response, or InvalidRequest for an unsupported feature.
     """
-    earlier = await _earlier_messages(client, form)
+    form = await _with_stored_items(client, form)
     is_stored = bool(form.conversation_id)
+    if is_stored:  # The orchestrator adds the messages of the conversation; here, only the names of calls are needed.
+        items = form.input if isinstance(form.input, list) else ()
+        earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
+    else:
+        earlier = await _earlier_messages(client, form)
     made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_stored)
     take_request_id(made, request)
     return made
+
+
+async def _with_stored_items(client: AsyncClient, form: ResponseForm) -> ResponseForm:
+    """Return the form with stored items in place of references to them."""
+    if not isinstance(form.input, list):
+        return form
+    return form.model_copy(update={"input": await resolve_references(client, form.input, "input")})
 
 
 async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence[message_pb2.Message]:
@@ -131,36 +143,8 @@ async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence
     Raises NotFound if the conversation or the response is unknown.
     """
     if form.conversation_id:
-        return (await client.get_session(form.conversation_id)).messages
+        session = await client.get_session(form.conversation_id)
+        return [message for message in session.messages if not message.removed]
     if form.previous_response_id:
         return await said_before(client, form.previous_response_id)
     return ()
-
-
-async def prompt_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> list[message_pb2.Message]:
-    """Return the messages that the model would see, with the system prompt and any system message joined."""
-    parts, messages = [await _system_prompt(client, asked)], list(asked.messages)
-    if messages and messages[0].role == message_pb2.ROLE_SYSTEM:
-        parts.append(messages.pop(0).content)
-    system = "\n\n".join(part for part in parts if part)
-    if system:
-        messages.insert(0, message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content=system))
-    return messages
-
-
-async def _system_prompt(client: AsyncClient, asked: execution_pb2.SystemRequest) -> str:
-    if not asked.prompt.HasField("template"):
-        return asked.prompt.text
-    template = asked.prompt.template
-    return await client.render_prompt_template(template.name, template.variables, session_id=asked.session_id)
-
-
-async def tools_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> Sequence[message_pb2.ToolDefinition]:
-    """Return the tools that the model would be offered: the caller's tools and the tools that the request names."""
-    choice = asked.hints.tool_choice
-    if choice.mode == message_pb2.TOOL_CHOICE_MODE_NONE and not choice.tool_name:
-        return ()
-    if not asked.tools:
-        return asked.client_tools
-    listed = [tool.definition for tool in await client.list_tools() if tool.definition.name in asked.tools]
-    return [*listed, *asked.client_tools]

@@ -13,9 +13,10 @@ MAX_ITEMS = 20
 
 
 class ItemForm(Form):
-    """A message, a call, the output of a call, or reasoning."""
+    """A message, a call, the output of a call, reasoning, or a reference to a stored item by its `id`."""
 
     type: str = "message"
+    id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[ContentPart] | None = None
     call_id: str | None = None

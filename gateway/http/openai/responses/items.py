@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any, Literal, NotRequired
 
 from gateway.http.bodies import AnswerShape
@@ -11,6 +13,9 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.images import image_of
 
+# The fields of a message that each kind of item shows, by the beginning of the item's id.
+_FIELDS = {"msg": ("content", "parts"), "fco": ("content",), "rs": ("reasoning",), "fc": ("tool_calls",)}
+INPUT = "_in"  # follows the id of a response in the ids of its input, which differ from those of its output
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
     message_pb2.ROLE_USER: "user",
@@ -90,6 +95,39 @@ def items_of_messages(messages: Sequence[message_pb2.Message], owner: str, first
     ]
 
 
+def input_items(request_id: str, messages: Sequence[message_pb2.Message]) -> list[Item]:
+    """Return the items of a response's input."""
+    return items_of_messages(messages, request_id + INPUT)
+
+
+def position_of(item_id: str, owner: str) -> int | None:
+    """Return the position of the message to which an item belongs, or None if no item of the owner has such an id."""
+    match = re.fullmatch(rf"(?:msg|rs|fc|fco)_{re.escape(owner)}_([0-9]{{1,9}})(?:_[0-9a-f]{{8}})?", item_id)
+    if match is None:
+        return None
+    return int(match[1])
+
+
+def without_item(message: message_pb2.Message, item_id: str) -> message_pb2.Message:
+    """Return a message without one of its items. A message without any item is `removed`."""
+    rest = message_pb2.Message()
+    rest.CopyFrom(message)
+    fields = _FIELDS[item_id.partition("_")[0]]
+    for name in fields:
+        rest.ClearField(name)
+    if "tool_calls" in fields:
+        rest.tool_calls.extend(call for call in message.tool_calls if not item_id.endswith(_ending_of(call)))
+    if rest.content or rest.parts or rest.reasoning or rest.tool_calls:
+        return rest
+    return message_pb2.Message(role=message.role, removed=True)
+
+
+def _content_of(message: message_pb2.Message) -> list[dict[str, Any]]:
+    if message.role == message_pb2.ROLE_ASSISTANT:
+        return [text_part(message.content)]
+    return list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
+
+
 def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
     if part.HasField("image"):
         url = image_of(part.image.media_type, part.image.data).url
@@ -98,6 +136,8 @@ def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
 
 
 def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
+    if message.removed:
+        return
     if message.role == message_pb2.ROLE_TOOL:
         yield {
             "id": f"fco_{name}",
@@ -109,11 +149,14 @@ def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
         return
     if message.reasoning:
         yield reasoning_item(f"rs_{name}", message.reasoning)
-    if message.content or not message.tool_calls:
-        parts = list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
-        if message.role == message_pb2.ROLE_ASSISTANT:
-            parts = [text_part(message.content)]
-        role = _ROLES.get(message.role, "user")
-        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": parts}
-    for index, call in enumerate(message.tool_calls):
-        yield call_item(f"fc_{name}_{index}", call)
+    if message.content or message.parts or not (message.tool_calls or message.reasoning):
+        role = message.said_as or _ROLES.get(message.role, "user")
+        content = _content_of(message)
+        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": content}
+    for call in message.tool_calls:
+        yield call_item(f"fc_{name}{_ending_of(call)}", call)
+
+
+def _ending_of(call: message_pb2.ToolCall) -> str:
+    """Return the end of the id of a call's item. It is not a number, which would change if another call is deleted."""
+    return f"_{sha256(call.id.encode()).hexdigest()[:8]}"

@@ -53,9 +53,10 @@ def system_request_of(
 
 def messages_of_items(items: Sequence[ItemForm], names: Mapping[str, str], place: str) -> list[message_pb2.Message]:
     """Return the messages for items. Raises InvalidRequest with the position of an invalid item."""
-    if not items:
+    messages = _messages(items, place)
+    if not messages:
         return []
-    return messages_of(ChatForm.model_validate({"messages": _messages(items, place)}).messages, names)
+    return messages_of(ChatForm.model_validate({"messages": messages}).messages, names)
 
 
 def names_of_calls(messages: Sequence[message_pb2.Message]) -> dict[str, str]:
@@ -67,7 +68,7 @@ def _chat_form(form: ResponseForm) -> ChatForm:
     text_format = form.text.format if form.text is not None else None
     fields: dict[str, Any] = {
         "model": form.model,
-        "messages": _messages(_items_of(form), "input"),
+        "messages": _input_messages(form),
         "max_completion_tokens": form.max_output_tokens,
         "temperature": form.temperature,
         "top_p": form.top_p,
@@ -85,12 +86,14 @@ def _chat_form(form: ResponseForm) -> ChatForm:
     return ChatForm.model_validate(fields)
 
 
-def _items_of(form: ResponseForm) -> Sequence[ItemForm]:
+def _input_messages(form: ResponseForm) -> list[dict[str, Any]]:
+    items = form.input or ()
     if isinstance(form.input, str):
-        return [ItemForm(role="user", content=form.input)]
-    if not form.input:
+        items = [ItemForm(role="user", content=form.input)]
+    messages = _messages(items, "input")
+    if not messages:
         raise InvalidRequest("input is missing: send a text, or a list of items that ends with the user's message")
-    return form.input
+    return messages
 
 
 def _messages(items: Sequence[ItemForm], place: str) -> list[dict[str, Any]]:
@@ -121,8 +124,8 @@ def _add_output(messages: list[dict[str, Any]], item: ItemForm, where: str) -> N
 
 
 def _add_reasoning(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
-    text = _text(item.content or item.summary or "", where)
-    messages.append({"role": "assistant", "content": None, "reasoning_content": text})
+    if text := _text(item.content or item.summary or "", where):
+        messages.append({"role": "assistant", "content": None, "reasoning_content": text})
 
 
 def _add_summary(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:

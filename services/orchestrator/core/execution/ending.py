@@ -107,7 +107,7 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
     if not run.request.is_turn:
         return ()
     new_messages = [message for message in run.request.messages if message.role is not Role.SYSTEM]
-    if not response.content or run.handed_over:  # The turn already has the text sent with the calls.
+    if run.handed_over:  # The turn already has the text sent with the calls.
         return (*new_messages, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
     return (*new_messages, *run.turn, answer)

@@ -51,6 +51,7 @@ class Run:
     rounds: int = 0
     is_in_tool_phase: bool = False
     has_tools_left: bool = True  # False once the model repeats itself
+    has_corrected_calls: bool = False  # True once the model was asked to correct calls of the caller's tools
     max_tokens: int = 0  # the limit that a retry raised, or 0
     cut: Failure | None = None  # the truncation of the current attempt
     streamed: InferenceOutput | None = None  # the partial output of a stopped inference

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
+from services.orchestrator.app.effects.inference.caller_calls import CallerCalls
 from services.orchestrator.app.effects.inference.weighing import weigh_abstention
 from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
@@ -20,7 +21,7 @@ from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.inputs import Decided, Inferred
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, WrongCall
 from services.orchestrator.ports.services import QuestionScores
 
 
@@ -44,9 +45,10 @@ async def infer(
             ended = replace(ended, finish_reason=FinishReason.CANCELLED)
         return end_of(ended)
 
+    wrong_calls: tuple[WrongCall, ...] = ()
     for may_restart in (True, False):
         events_around = inference_events(request, command, scope, end, purpose)
-        guards = OutputGuards(request, command, scope)
+        guards, calls = OutputGuards(request, command, scope), CallerCalls(run, command, scope)
         async with _asked(request, command, scope, events_around, may_restart=may_restart) as (name, pieces):
             stream = pieces
             if request.output.citations is not None:
@@ -54,13 +56,18 @@ async def infer(
             if purpose is InferencePurpose.ANSWER and not guards.is_idle:
                 stream = guards.guarded(stream)
             async for piece in stream:
-                output = await _take(piece, command, scope, name) or output
+                if isinstance(piece, InferenceOutput):
+                    wrong_calls = await calls.finish(piece, name)
+                    scope.inference.said, output = None, piece
+                else:
+                    await _stream(piece, command, scope, name)
+                    await calls.take(piece, name)
         if output is not None:
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
     not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
     answered = inference.charge(replace(output, not_in_sources=not_in_sources))
-    return Inferred(answered, score_usage, guards.warnings)
+    return Inferred(answered, score_usage, guards.warnings + calls.warnings, wrong_calls)
 
 
 async def _citation_text(
@@ -123,30 +130,8 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
         await scope.recorder.emit(discarded, caused_by=scope.cause)
 
 
-async def _take(
-    piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str
-) -> InferenceOutput | None:
-    """Stream a delta and keep it in case the inference is stopped, or return the piece if it is the whole output."""
-    if isinstance(piece, InferenceOutput):
-        scope.inference.said = None
-        return piece
-    await _stream(piece, command, scope, name)
-    for call in piece.tool_calls:
-        await _stream_call(call, command, scope, name)
-    return None
-
-
-async def _stream_call(piece: ToolCallPiece, command: Infer, scope: RunScope, name: str) -> None:
-    """Stream a piece of a call if the caller runs the call's tool."""
-    calls = scope.inference.calls
-    if piece.name in command.client_tools:
-        calls[piece.index] = len(calls)
-    if piece.index in calls:
-        streamed = replace(piece, index=calls[piece.index])
-        await scope.recorder.emit(events.ToolCallDelta(streamed), caused_by=name)
-
-
 async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
+    """Stream the text of a delta, and keep it in case the inference is stopped."""
     if delta.continued_after_tokens is not None:
         await scope.recorder.emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=name)
     scope.inference.add(delta, keeps_text=command.is_streamed)

@@ -15,7 +15,11 @@ from services.orchestrator.core.execution.phases.asking import engine_text, has_
 from services.orchestrator.core.execution.phases.repeated_calls import repeats_round, result_messages
 from services.orchestrator.core.execution.run import Outcome, Run
 from services.orchestrator.core.execution.truncation import truncation_of
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, WrongCall
+from services.orchestrator.core.model.response_warning import ResponseWarning
+
+_NOT_RUN = "Not run, because the arguments of another call are not right: call again."
+_EMPTY_ANSWER = ResponseWarning("empty_answer", "the model ended its answer without a text")
 
 
 def after_inference(run: Run, inferred: Inferred) -> Outcome:
@@ -23,6 +27,8 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
     output = inferred.output
     warnings = (*run.warnings, *inferred.warnings)
     run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model, warnings=warnings)
+    if inferred.wrong_calls:
+        return _correct_calls(run, output, inferred.wrong_calls)
     if output.tool_calls:
         return _run_tools(run, output)
     if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:
@@ -31,6 +37,11 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
         run = replace(run, is_in_tool_phase=False)
         return ask(run, infer(run))
     return _after_answer(run, output)
+
+
+def may_correct_calls(run: Run) -> bool:
+    """Return whether the model may be asked to correct the calls of the next output, which happens at most once."""
+    return not run.has_corrected_calls and run.rounds + 1 < run.request.max_tool_rounds
 
 
 def after_tools(run: Run, ran: ToolsRan) -> Outcome:
@@ -58,12 +69,8 @@ def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Out
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Return whether an answer is empty although it should not be.
-
-    The answer to a raw text prompt, or an answer that a stop text ended, may be empty.
-    """
-    was_stopped = bool(run.request.hints.stop) and not output.reasoning
-    return not (output.content.strip() or was_stopped or run.request.text_prompt)
+    """Return whether an answer is empty although neither a stop text ended it nor a raw text prompt explains it."""
+    return not (output.content.strip() or output.matched_stop or run.request.text_prompt)
 
 
 def _calls_for_caller(run: Run, output: InferenceOutput) -> tuple[ToolCall, ...]:
@@ -91,18 +98,41 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
     return ask(run, RunTools(own))
 
 
+def _correct_calls(run: Run, output: InferenceOutput, wrong: tuple[WrongCall, ...]) -> Outcome:
+    """Tell the model which arguments are wrong, and ask for the calls again. No call of the output runs."""
+    messages = {call.call_id: f"The arguments are not right: {call.message}" for call in wrong}
+    results = tuple(
+        Message(Role.TOOL, content=messages.get(call.id, _NOT_RUN), tool_call_id=call.id, name=call.name)
+        for call in output.tool_calls
+    )
+    text = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning)
+    turn = (*run.turn, text) if output.content else run.turn  # the text was streamed
+    transcript = (*run.transcript, replace(text, tool_calls=output.tool_calls), *results)
+    run = replace(run, transcript=transcript, turn=turn, has_corrected_calls=True)
+    command = infer(run)
+    if run.rounds == 1:  # a demand for a call still holds
+        command = replace(command, tool_choice=run.request.hints.tool_choice)
+    return ask(run, command)
+
+
 def _without_tools(run: Run) -> Run:
     return replace(run, has_tools_left=False, is_in_tool_phase=run.is_in_tool_phase and not has_answer_phase(run))
 
 
 def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
-    """Ask the model once more, without tools, if the empty answer follows tool calls. Otherwise fail."""
-    may_ask_again = run.records and run.is_in_tool_phase and run.has_tools_left
-    if output.finish_reason is FinishReason.LENGTH or not may_ask_again:
+    """Ask the model once more, without tools, if the empty answer follows tool calls.
+
+    Otherwise the empty answer is delivered with a warning, unless a limit ended it or the request's rules or intent
+    need a text to judge.
+    """
+    was_cut = output.finish_reason is FinishReason.LENGTH
+    if run.records and run.is_in_tool_phase and run.has_tools_left and not was_cut:
+        run = _without_tools(run)
+        run = replace(run, transcript=(*run.transcript, answer_now_message()))
+        return ask(run, infer(run))
+    if was_cut or run.request.is_validated:
         return _fail_without_answer(run, output, "the model gave an empty answer")
-    run = _without_tools(run)
-    run = replace(run, transcript=(*run.transcript, answer_now_message()))
-    return ask(run, infer(run))
+    return complete(replace(run, warnings=(*run.warnings, _EMPTY_ANSWER)), "answered")
 
 
 def _with_round(run: Run) -> Run:
