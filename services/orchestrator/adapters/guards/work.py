@@ -32,6 +32,7 @@ def package_folders(rules: Iterable[GuardRule]) -> Iterator[str]:
             places = spec.submodule_search_locations or filter(None, [spec.origin])
             yield from (str(Path(place).parent) for place in places)
 
+
 # The metadata of the package cannot name these, since their modules have other names in a checkout than where the wheel
 # is installed. They come after the guards of other packages, which cannot take their names.
 _BUILT_IN = [
