@@ -58,10 +58,10 @@ def test_bad_query_is_refused_with_its_reason(document, query, problem):
     ],
 )
 def test_query_that_multiplies_its_input_is_stopped(query):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ToolFailed, match="too much"):
         query_json('["' + '\\"' * 1000 + '"]', query)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 json_values = st.recursive(
