@@ -60,10 +60,10 @@ def test_bad_query_is_refused_with_its_reason(document, query, problem):
     ],
 )
 def test_query_that_multiplies_its_input_is_stopped(query):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InvalidRequest, match="too much"):
         query_json('["' + '\\"' * 1000 + '"]', query)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("character", ["x", "\N{PILE OF POO}"])
