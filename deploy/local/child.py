@@ -13,6 +13,7 @@ import sys
 from pagantic_common.storage.settings_file import NO_FILE
 from pagantic_common.storage.settings_file import VARIABLE as SETTINGS_FILE
 
+OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,7 +25,16 @@ def main() -> None:
         # As a command, the gateway would read the settings file, which may have changed. The supervisor has already
         # passed all of its settings.
         os.environ[SETTINGS_FILE] = NO_FILE
-    os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
+    options = owner_options(os.environ.get(OWNER_VARIABLE, ""))
+    os.execv(sys.executable, [sys.executable, *options, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell
+
+
+def owner_options(state: str) -> list[str]:
+    """Return options of Python that mark a service of a state folder.
+
+    They show in the command line, which other processes of the user can read. They cannot read a service's environment.
+    """
+    return ["-X", f"{OWNER_VARIABLE}={state}"]
 
 
 def _program(name: str, orchestrator: str = "") -> list[str]:
