@@ -49,6 +49,10 @@ $(STAMPS)/build: requirements-build.lock $(STAMPS)/venv
 	@$(PIP_INSTALL) -r requirements-build.lock
 	@touch $@
 
+$(STAMPS)/locking: requirements-locking.lock $(STAMPS)/venv
+	@$(PIP_INSTALL) -r requirements-locking.lock
+	@touch $@
+
 $(STAMPS)/runtime: requirements.lock $(STAMPS)/venv
 	@echo "setup: installing runtime packages"
 	@$(PIP_INSTALL) -r requirements.lock
@@ -367,23 +371,21 @@ baseline: setup-dev ## For a release: write the descriptors that later versions 
 	@cd proto && $(abspath $(BIN))/buf build -o baseline.binpb
 
 .PHONY: lock
-lock: $(STAMPS)/venv ## Compile the lock files
-	@$(BIN)/python -m pip install -q uv==0.13.9
+lock: $(STAMPS)/locking ## Compile the lock files
 	@$(COMPILE) pyproject.toml --extra server --extra eval --extra tui -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra server --extra eval --extra tui --extra dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group build -o requirements-build.lock
+	@$(COMPILE) --group locking -c requirements-dev.lock -o requirements-locking.lock
 	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock
 	@$(COMPILE) --group stubs --no-deps -o requirements-stubs.lock
 
 .PHONY: audit
-audit: $(STAMPS)/venv ## Look the locked packages up among known vulnerabilities
-	@$(BIN)/python -m pip install -q pip-audit==2.10.1
+audit: $(STAMPS)/locking ## Look the locked packages up among known vulnerabilities
 	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 .PHONY: sbom
-sbom: $(STAMPS)/venv ## Write sbom.json (CycloneDX): the packages that the services consist of, with their hashes
-	@$(BIN)/python -m pip install -q cyclonedx-bom==7.5.0
+sbom: $(STAMPS)/locking ## Write sbom.json (CycloneDX): the packages that the services consist of, with their hashes
 	@$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o sbom.json
 
 .PHONY: clean

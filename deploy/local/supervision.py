@@ -24,9 +24,9 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from deploy.local.areas import GATEWAY, Area
+from deploy.local.child import OWNER_VARIABLE, owner_options
 from pagantic_common.run import command
 
-OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
 LEFTOVER_WAIT_S = 20.0
 _MODULE = "services."
 _GATEWAY = "gateway.cli.main"  # commands that users type run as the `pagantic` program
@@ -320,7 +320,7 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 
 def _is_leftover(process: psutil.Process, state: Path, daemon_pid: int) -> bool:
     try:
-        is_ours = bool(_name(process)) and process.environ().get(OWNER_VARIABLE) == str(state)
+        is_ours = bool(_name(process)) and owner_options(str(state))[1] in process.info["cmdline"]
         return is_ours and process.ppid() != daemon_pid
     except psutil.Error:
         return False

@@ -136,18 +136,22 @@ class SqlCollections:
         for entry in changed:
             _insert_document(db, row, revision, entry)
         held_bytes = _add_metadata_bytes(db, row.id, sum(entry.document.metadata_bytes for entry in changed))
+        collection = read_collection(db, key)
+        self._check_bounds(collection, held_bytes)
+        return IngestResult(collection, len(changed) - len(replaced), len(replaced), len(split) - len(changed))
+
+    def _check_bounds(self, collection: Collection, held_bytes: int) -> None:
+        name = collection.name
         if held_bytes > self._max_metadata_bytes:
             raise PreconditionFailed(
-                f"the documents of collection {key.name!r} would have {held_bytes} bytes of sources and metadata, at "
-                f"most {self._max_metadata_bytes} are allowed: shorten the metadata or use another collection"
+                f"the documents of collection {name!r} would have {held_bytes} bytes of sources and metadata, at most "
+                f"{self._max_metadata_bytes} are allowed: shorten the metadata or use another collection"
             )
-        collection = read_collection(db, key)
         if (count := collection.chunk_count) > self._max_chunks:
             raise PreconditionFailed(
-                f"collection {key.name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
+                f"collection {name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
                 "delete documents or use another collection"
             )
-        return IngestResult(collection, len(changed) - len(replaced), len(replaced), len(split) - len(changed))
 
 
 def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
