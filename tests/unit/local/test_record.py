@@ -11,6 +11,7 @@ from deploy.local import child, record
 from deploy.local.areas import read_areas, read_gateway
 from deploy.local.child import OWNER_VARIABLE, owner_options
 from deploy.local.supervision import stop_leftovers
+from pagantic_common.run import command
 from tests.support.killing import is_gone
 
 SET = {"PAGANTIC_INFERENCE_MODEL_PATH": "/m", "PAGANTIC_TOOLS_PORT": "6006", "PAGANTIC_STATE": "/s", "PATH": "p"}
@@ -106,4 +107,5 @@ def test_a_service_shows_its_state_folder_in_its_command_line(monkeypatch):
     monkeypatch.setenv(OWNER_VARIABLE, "/state")
     monkeypatch.setattr(sys, "argv", ["child", "tools"])
     child.main()
-    assert programs == [[sys.executable, *owner_options("/state"), "-m", "services.tools"]]
+    program, *arguments = command("services.tools")
+    assert programs == [[program, *owner_options("/state"), *arguments]]
