@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, NotRequired
 
@@ -14,7 +14,12 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.images import image_of
 
 # The fields of a message that each kind of item shows, by the beginning of the item's id.
-_FIELDS = {"msg": ("content", "parts"), "fco": ("content",), "rs": ("reasoning",), "fc": ("tool_calls",)}
+_FIELDS: Mapping[str, tuple[Literal["content", "parts", "reasoning", "tool_calls"], ...]] = {
+    "msg": ("content", "parts"),
+    "fco": ("content",),
+    "rs": ("reasoning",),
+    "fc": ("tool_calls",),
+}
 INPUT = "_in"  # follows the id of a response in the ids of its input, which differ from those of its output
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",

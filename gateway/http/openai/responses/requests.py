@@ -87,10 +87,8 @@ def _chat_form(form: ResponseForm) -> ChatForm:
 
 
 def _input_messages(form: ResponseForm) -> list[dict[str, Any]]:
-    items = form.input or ()
-    if isinstance(form.input, str):
-        items = [ItemForm(role="user", content=form.input)]
-    messages = _messages(items, "input")
+    items = [ItemForm(role="user", content=form.input)] if isinstance(form.input, str) else form.input
+    messages = _messages(items or (), "input")
     if not messages:
         raise InvalidRequest("input is missing: send a text, or a list of items that ends with the user's message")
     return messages
