@@ -8,7 +8,7 @@ control texts of messages behind a marker while the template renders. Afterwards
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,8 +141,10 @@ def plain_messages(
     """Return messages for a template that does not support tools, with calls and results written as text.
 
     A system message describes `tools`. With `is_enforced`, the decoder will enforce a call of one of these tools.
+    Without tools, earlier calls are written in words, because small models copy a JSON object that they see.
     """
-    rendered = [_plain_message(message) for message in messages]
+    write_call = _call_object if tools else _call_in_words
+    rendered = [_plain_message(message, write_call) for message in messages]
     if not tools:
         return rendered
     described = _describe(tools, is_enforced=is_enforced)
@@ -152,14 +154,25 @@ def plain_messages(
     return [{"role": Role.SYSTEM.value, "content": described}, *rendered]
 
 
-def _plain_message(message: Message) -> dict[str, Any]:
+def _plain_message(message: Message, write_call: Callable[[ToolCall], str]) -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": Role.USER.value, "content": f"Result of {message.name}: {message.content}"}
     if message.images:
         return {"role": message.role.value, "content": _content(message)}
-    calls = [dump_json({"name": call.name, "arguments": _arguments(call)}) for call in message.tool_calls]
-    parts = [message.content, *calls]
+    parts = [message.content, *map(write_call, message.tool_calls)]
     return {"role": message.role.value, "content": "\n".join(part for part in parts if part)}
+
+
+def _call_object(call: ToolCall) -> str:
+    return dump_json({"name": call.name, "arguments": _arguments(call)})
+
+
+def _call_in_words(call: ToolCall) -> str:
+    arguments = _arguments(call)
+    if not isinstance(arguments, dict):
+        return f"Called {call.name}: {arguments}"
+    members = [f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()]
+    return f"Called {call.name}: {', '.join(members)}" if members else f"Called {call.name}."
 
 
 def _describe(tools: Sequence[ToolDefinition], *, is_enforced: bool) -> str:

@@ -96,6 +96,22 @@ def test_the_arguments_of_a_call_have_the_key_of_the_models_format():
     assert form["properties"]["arguments"] == {"type": "object"}
 
 
+def test_earlier_calls_are_written_in_words_where_no_tool_can_be_called():
+    calls = (
+        ToolCall("1", "clock", '{"zone":"UTC","days":[1,2]}'),
+        ToolCall("2", "bell", ""),
+        ToolCall("3", "bell", "[1"),
+    )
+    messages = [Message(Role.USER, "time?"), Message(Role.ASSISTANT, "I look.", tool_calls=calls)]
+    (_, plain) = plain_messages(messages, (), is_enforced=False)
+    assert plain["content"].splitlines() == [
+        "I look.",
+        "Called clock: zone UTC, days [1,2]",
+        "Called bell.",
+        "Called bell: [1",
+    ]
+
+
 def test_references_inside_the_parameters_hold_in_the_call_schema():
     parameters = {
         "type": "object",
