@@ -141,17 +141,36 @@ def plain_messages(
     """Return messages for a template that does not support tools, with calls and results written as text.
 
     A system message describes `tools`. With `is_enforced`, the decoder will enforce a call of one of these tools.
-    Without tools, earlier calls are written in words, because small models copy a JSON object that they see.
+    Otherwise earlier calls are written in words, because small models copy a call that they see in place of an answer:
+    beside their results while tools can be called, so that no model copies the words in place of a call.
     """
-    write_call = _call_object if tools else _call_in_words
-    rendered = [_plain_message(message, write_call) for message in messages]
     if not tools:
-        return rendered
+        return [_plain_message(message, _call_in_words) for message in messages]
+    if is_enforced:
+        rendered = [_plain_message(message, _call_object) for message in messages]
+    else:
+        rendered = _messages_with_told_calls(messages)
     described = _describe(tools, is_enforced=is_enforced)
     if rendered and rendered[0]["role"] == Role.SYSTEM.value:
         rendered[0]["content"] += "\n\n" + described
         return rendered
     return [{"role": Role.SYSTEM.value, "content": described}, *rendered]
+
+
+def _messages_with_told_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return plain messages in which each result names its call. Only calls without a result are objects."""
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    answered = {message.tool_call_id for message in messages if message.role is Role.TOOL}
+    rendered: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role is Role.TOOL and message.tool_call_id in calls:
+            told = f"Result of {message.name}{_arguments_in_words(calls[message.tool_call_id])}: {message.content}"
+            rendered.append({"role": Role.USER.value, "content": told})
+            continue
+        open_calls = tuple(call for call in message.tool_calls if call.id not in answered)
+        if message.content or message.images or open_calls or not message.tool_calls:
+            rendered.append(_plain_message(replace(message, tool_calls=open_calls), _call_object))
+    return rendered
 
 
 def _plain_message(message: Message, write_call: Callable[[ToolCall], str]) -> dict[str, Any]:
@@ -168,11 +187,17 @@ def _call_object(call: ToolCall) -> str:
 
 
 def _call_in_words(call: ToolCall) -> str:
+    return f"Called {call.name}{_arguments_in_words(call)}"
+
+
+def _arguments_in_words(call: ToolCall) -> str:
+    """Return the arguments of a call in brackets, or an empty string if there are none."""
     arguments = _arguments(call)
-    if not isinstance(arguments, dict):
-        return f"Called {call.name}: {arguments}"
-    members = [f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()]
-    return f"Called {call.name}: {', '.join(members)}" if members else f"Called {call.name}."
+    if isinstance(arguments, dict):
+        arguments = ", ".join(
+            f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()
+        )
+    return f" ({arguments})" if arguments else ""
 
 
 def _describe(tools: Sequence[ToolDefinition], *, is_enforced: bool) -> str:
