@@ -164,7 +164,9 @@ def _messages_with_told_calls(messages: Sequence[Message]) -> list[dict[str, Any
     rendered: list[dict[str, Any]] = []
     for message in messages:
         if message.role is Role.TOOL and message.tool_call_id in calls:
-            told = f"Result of {message.name}{_arguments_in_words(calls[message.tool_call_id])}: {message.content}"
+            arguments = _arguments_in_words(calls[message.tool_call_id])
+            called = f"{message.name} ({arguments})" if arguments else message.name
+            told = f"Result of {called}: {message.content}"
             rendered.append({"role": Role.USER.value, "content": told})
             continue
         open_calls = tuple(call for call in message.tool_calls if call.id not in answered)
@@ -187,17 +189,17 @@ def _call_object(call: ToolCall) -> str:
 
 
 def _call_in_words(call: ToolCall) -> str:
-    return f"Called {call.name}{_arguments_in_words(call)}"
+    arguments = _arguments_in_words(call)
+    return f"Called {call.name}: {arguments}" if arguments else f"Called {call.name}."
 
 
 def _arguments_in_words(call: ToolCall) -> str:
-    """Return the arguments of a call in brackets, or an empty string if there are none."""
     arguments = _arguments(call)
-    if isinstance(arguments, dict):
-        arguments = ", ".join(
-            f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()
-        )
-    return f" ({arguments})" if arguments else ""
+    if not isinstance(arguments, dict):
+        return str(arguments)
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()
+    )
 
 
 def _describe(tools: Sequence[ToolDefinition], *, is_enforced: bool) -> str:

@@ -113,10 +113,10 @@ def test_earlier_calls_are_written_in_words_where_no_tool_can_be_called():
     plain = plain_messages(TOLD, (), is_enforced=False)
     assert [entry["content"] for entry in plain] == [
         "time?",
-        "I look.\nCalled clock (zone UTC, days [1,2])\nCalled bell",
+        "I look.\nCalled clock: zone UTC, days [1,2]\nCalled bell.",
         "Result of clock: noon",
         "Result of bell: ding",
-        "Called bell ([1)",
+        "Called bell: [1",
     ]
 
 
