@@ -143,8 +143,8 @@ test-terminal: setup-dev ## The terminal program by its keys and on real termina
 	@PAGANTIC_TEST_TERMINAL=all $(BIN)/python -m pytest tests/tui
 
 .PHONY: test-clients
-test-clients: setup-dev ## The example clients in five languages, built and run whole; builds take minutes once; needs go, cargo, a JDK, mvn and node
-	@PAGANTIC_TEST_CLIENTS=all $(BIN)/python -m pytest tests/e2e/test_clients.py tests/e2e/test_clients_in_trouble.py
+test-clients: setup-dev ## The example clients in five languages, built and run whole, and coding agents; builds take minutes once; needs go, cargo, a JDK, mvn and node
+	@PAGANTIC_TEST_CLIENTS=all $(BIN)/python -m pytest tests/e2e/test_clients.py tests/e2e/test_clients_in_trouble.py tests/e2e/test_coding_agents.py
 
 .PHONY: test-recipes
 test-recipes: setup-dev ## The ten recipes of deploy/docs/recipes.md, pasted as they stand on a system of their own

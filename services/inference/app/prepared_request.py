@@ -255,7 +255,7 @@ class RequestPreparer:
             request: The request.
             matcher: Enforces the request's constraint or its tool call.
             images: The images of the request's messages, in order.
-            offered_call: Holds the calls of a model that may, but need not, call a tool.
+            offered_call: Holds the calls of a model that may, but need not, call a tool. Only without `matcher`.
 
         Raises InvalidRequest, with the code INFERENCE_CONTEXT_EXCEEDED if the prompt does not fit into the context
         window.
@@ -268,13 +268,8 @@ class RequestPreparer:
         seed = request.seed
         if seed is None:
             seed = self._new_seed()
-        form = prompt.form
-        if request.constraint is not None:
-            form = form.under_constraint()
-        elif form.is_enforced:
-            form = replace(form, holds_arguments=True)
-        elif offered_call is not None:
-            form = replace(form, holds_arguments=offered_call.holds_arguments)
+        form = _form_of_answers(prompt.form, request, offered_call)
+        if offered_call is not None:
             matcher = CallMatcher(offered_call.matcher, form.dialect, self._engine.vocabulary, self._tokenize_text)
         output = self._output(request, prompt, form, matcher, max_tokens)
         draws = tuple(_random_stream(seed + index) for index in range(request.candidate_count))
@@ -354,6 +349,15 @@ class RequestPreparer:
             code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
             details={"prompt_tokens": prompt_tokens, "max_tokens": max_tokens, "context_window": window},
         )
+
+
+def _form_of_answers(form: AnswerForm, request: InferenceRequest, offered_call: CallForm | None) -> AnswerForm:
+    """Return a prompt's form of answers under what the decoder enforces."""
+    if request.constraint is not None:
+        return form.under_constraint()
+    if offered_call is not None:
+        return replace(form, holds_arguments=offered_call.holds_arguments)
+    return replace(form, holds_arguments=form.is_enforced)
 
 
 def _random_stream(seed: int) -> Callable[[], float]:

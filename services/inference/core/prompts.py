@@ -8,7 +8,7 @@ control texts of messages behind a marker while the template renders. Afterwards
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,10 +141,15 @@ def plain_messages(
     """Return messages for a template that does not support tools, with calls and results written as text.
 
     A system message describes `tools`. With `is_enforced`, the decoder will enforce a call of one of these tools.
+    Otherwise earlier calls are written in words, because small models copy a call that they see in place of an answer:
+    beside their results while tools can be called, so that no model copies the words in place of a call.
     """
-    rendered = [_plain_message(message) for message in messages]
     if not tools:
-        return rendered
+        return [_plain_message(message, _call_in_words) for message in messages]
+    if is_enforced:
+        rendered = [_plain_message(message, _call_object) for message in messages]
+    else:
+        rendered = _messages_with_told_calls(messages)
     described = _describe(tools, is_enforced=is_enforced)
     if rendered and rendered[0]["role"] == Role.SYSTEM.value:
         rendered[0]["content"] += "\n\n" + described
@@ -152,14 +157,49 @@ def plain_messages(
     return [{"role": Role.SYSTEM.value, "content": described}, *rendered]
 
 
-def _plain_message(message: Message) -> dict[str, Any]:
+def _messages_with_told_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return plain messages in which each result names its call. Only calls without a result are objects."""
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    answered = {message.tool_call_id for message in messages if message.role is Role.TOOL}
+    rendered: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role is Role.TOOL and message.tool_call_id in calls:
+            arguments = _arguments_in_words(calls[message.tool_call_id])
+            called = f"{message.name} ({arguments})" if arguments else message.name
+            told = f"Result of {called}: {message.content}"
+            rendered.append({"role": Role.USER.value, "content": told})
+            continue
+        open_calls = tuple(call for call in message.tool_calls if call.id not in answered)
+        if message.content or message.images or open_calls or not message.tool_calls:
+            rendered.append(_plain_message(replace(message, tool_calls=open_calls), _call_object))
+    return rendered
+
+
+def _plain_message(message: Message, write_call: Callable[[ToolCall], str]) -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": Role.USER.value, "content": f"Result of {message.name}: {message.content}"}
     if message.images:
         return {"role": message.role.value, "content": _content(message)}
-    calls = [dump_json({"name": call.name, "arguments": _arguments(call)}) for call in message.tool_calls]
-    parts = [message.content, *calls]
+    parts = [message.content, *map(write_call, message.tool_calls)]
     return {"role": message.role.value, "content": "\n".join(part for part in parts if part)}
+
+
+def _call_object(call: ToolCall) -> str:
+    return dump_json({"name": call.name, "arguments": _arguments(call)})
+
+
+def _call_in_words(call: ToolCall) -> str:
+    arguments = _arguments_in_words(call)
+    return f"Called {call.name}: {arguments}" if arguments else f"Called {call.name}."
+
+
+def _arguments_in_words(call: ToolCall) -> str:
+    arguments = _arguments(call)
+    if not isinstance(arguments, dict):
+        return str(arguments)
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()
+    )
 
 
 def _describe(tools: Sequence[ToolDefinition], *, is_enforced: bool) -> str:

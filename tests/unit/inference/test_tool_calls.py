@@ -96,6 +96,43 @@ def test_the_arguments_of_a_call_have_the_key_of_the_models_format():
     assert form["properties"]["arguments"] == {"type": "object"}
 
 
+TOLD = (
+    Message(Role.USER, "time?"),
+    Message(
+        Role.ASSISTANT,
+        "I look.",
+        tool_calls=(ToolCall("1", "clock", '{"zone":"UTC","days":[1,2]}'), ToolCall("2", "bell", "")),
+    ),
+    Message(Role.TOOL, "noon", tool_call_id="1", name="clock"),
+    Message(Role.TOOL, "ding", tool_call_id="2", name="bell"),
+    Message(Role.ASSISTANT, tool_calls=(ToolCall("3", "bell", "[1"),)),
+)
+
+
+def test_earlier_calls_are_written_in_words_where_no_tool_can_be_called():
+    plain = plain_messages(TOLD, (), is_enforced=False)
+    assert [entry["content"] for entry in plain] == [
+        "time?",
+        "I look.\nCalled clock: zone UTC, days [1,2]\nCalled bell.",
+        "Result of clock: noon",
+        "Result of bell: ding",
+        "Called bell: [1",
+    ]
+
+
+def test_results_name_their_calls_where_the_model_may_call_again():
+    _, *plain = plain_messages(TOLD, [CLOCK], is_enforced=False)
+    assert [entry["content"] for entry in plain] == [
+        "time?",
+        "I look.",
+        "Result of clock (zone UTC, days [1,2]): noon",
+        "Result of bell: ding",
+        '{"name":"bell","arguments":"[1"}',
+    ]
+    _, *silent = plain_messages((TOLD[0], replace(TOLD[1], content=""), *TOLD[2:4]), [CLOCK], is_enforced=False)
+    assert [entry["role"] for entry in silent] == ["user", "user", "user"]
+
+
 def test_references_inside_the_parameters_hold_in_the_call_schema():
     parameters = {
         "type": "object",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, NotRequired
 
@@ -14,7 +14,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.images import image_of
 
 # The fields of a message that each kind of item shows, by the beginning of the item's id.
-_FIELDS: dict[str, tuple[Literal["content", "parts", "reasoning", "tool_calls"], ...]] = {
+_FIELDS: Mapping[str, tuple[Literal["content", "parts", "reasoning", "tool_calls"], ...]] = {
     "msg": ("content", "parts"),
     "fco": ("content",),
     "rs": ("reasoning",),

@@ -45,6 +45,11 @@ class AnswerForm:
     is_enforced: bool = False
     holds_arguments: bool = False
 
+    @property
+    def only_offers_calls(self) -> bool:
+        """Whether the model may, but need not, call a tool."""
+        return bool(self.tool_names) and not self.is_enforced
+
     def under_constraint(self) -> AnswerForm:
         """Return the form under a caller's constraint. No text is a call, and only reasoning is markup."""
         if self.dialect.may_reason:

@@ -97,7 +97,7 @@ def schema_prompt(request: Request, system_prompt: str = "") -> str:
         return ""
     if is_schema_left_out(output):
         return ""
-    if output.schema_in_prompt is SchemaInPrompt.AUTO and output.decoder_constraint and _is_any_object(output):
+    if _is_enforced_object(output):
         texts = (system_prompt, *(message.content for message in request.messages))
         return "" if any(_JSON.search(text) for text in texts) else _AS_OBJECT
     return _shown(output.shown_schema_json)
@@ -111,8 +111,10 @@ def is_schema_left_out(output: OutputContract) -> bool:
     )
 
 
-def _is_any_object(output: OutputContract) -> bool:
-    """Return whether the schema of an output only says that the answer is an object."""
+def _is_enforced_object(output: OutputContract) -> bool:
+    """Return whether the schema of an output only says that the answer is an object, and the decoder enforces it."""
+    if output.schema_in_prompt is not SchemaInPrompt.AUTO or not output.decoder_constraint:
+        return False
     try:
         schema = parse_json(output.shown_schema_json, is_rewritable=True)
     except JsonTextError:

@@ -22,7 +22,10 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
 class CallerCalls:
-    """The calls of one inference that the caller runs. `warnings` name calls that go out with wrong arguments."""
+    """The calls of one inference that the caller runs.
+
+    `wrong` are the calls that the model should correct. `warnings` name calls that go out with wrong arguments.
+    """
 
     def __init__(self, run: Run, command: Infer, scope: RunScope) -> None:
         self._run = run
@@ -30,6 +33,7 @@ class CallerCalls:
         self._scope = scope
         self._is_remote = False
         self._waiting: list[ToolCallPiece] = []
+        self.wrong: tuple[WrongCall, ...] = ()
         self.warnings: tuple[ResponseWarning, ...] = ()
 
     async def take(self, delta: InferenceDelta, name: str) -> None:
@@ -41,20 +45,17 @@ class CallerCalls:
             else:
                 await self._stream(piece, name)
 
-    async def finish(self, output: InferenceOutput, name: str) -> tuple[WrongCall, ...]:
-        """Check the calls of the whole output. Return the wrong calls that the model should correct.
-
-        If there are none, the waiting pieces are streamed, and a warning names each wrong call.
-        """
+    async def finish(self, output: InferenceOutput, name: str) -> None:
+        """Check the calls of the whole output, and stream the waiting pieces unless the model should correct calls."""
         wrong = await self._wrong_calls(output)
         if wrong and not self._scope.inference.calls and may_correct_calls(self._run):
-            return wrong
+            self.wrong = wrong
+            return
         for piece in self._waiting:
             await self._stream(piece, name)
         self.warnings = tuple(
             ResponseWarning("tool_arguments_invalid", f"call {call.call_id}: {call.message}") for call in wrong
         )
-        return ()
 
     async def _stream(self, piece: ToolCallPiece, name: str) -> None:
         calls = self._scope.inference.calls

@@ -21,7 +21,7 @@ from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.inputs import Decided, Inferred
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, WrongCall
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
 from services.orchestrator.ports.services import QuestionScores
 
 
@@ -45,7 +45,6 @@ async def infer(
             ended = replace(ended, finish_reason=FinishReason.CANCELLED)
         return end_of(ended)
 
-    wrong_calls: tuple[WrongCall, ...] = ()
     for may_restart in (True, False):
         events_around = inference_events(request, command, scope, end, purpose)
         guards, calls = OutputGuards(request, command, scope), CallerCalls(run, command, scope)
@@ -56,18 +55,13 @@ async def infer(
             if purpose is InferencePurpose.ANSWER and not guards.is_idle:
                 stream = guards.guarded(stream)
             async for piece in stream:
-                if isinstance(piece, InferenceOutput):
-                    wrong_calls = await calls.finish(piece, name)
-                    scope.inference.said, output = None, piece
-                else:
-                    await _stream(piece, command, scope, name)
-                    await calls.take(piece, name)
+                output = await _take(piece, command, scope, name, calls) or output
         if output is not None:
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
     not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
     answered = inference.charge(replace(output, not_in_sources=not_in_sources))
-    return Inferred(answered, score_usage, guards.warnings + calls.warnings, wrong_calls)
+    return Inferred(answered, score_usage, guards.warnings + calls.warnings, calls.wrong)
 
 
 async def _citation_text(
@@ -130,8 +124,20 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
         await scope.recorder.emit(discarded, caused_by=scope.cause)
 
 
+async def _take(
+    piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str, calls: CallerCalls
+) -> InferenceOutput | None:
+    """Stream a delta and keep it in case the inference is stopped, or return the piece if it is the whole output."""
+    if isinstance(piece, InferenceOutput):
+        await calls.finish(piece, name)
+        scope.inference.said = None
+        return piece
+    await _stream(piece, command, scope, name)
+    await calls.take(piece, name)
+    return None
+
+
 async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
-    """Stream the text of a delta, and keep it in case the inference is stopped."""
     if delta.continued_after_tokens is not None:
         await scope.recorder.emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=name)
     scope.inference.add(delta, keeps_text=command.is_streamed)

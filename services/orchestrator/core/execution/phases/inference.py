@@ -99,7 +99,7 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _correct_calls(run: Run, output: InferenceOutput, wrong: tuple[WrongCall, ...]) -> Outcome:
-    """Answer the calls with the faults of their arguments, and ask for them again. No call of the output runs."""
+    """Report the wrong arguments to the model, and ask for the calls again. No call of the output runs."""
     messages = {call.call_id: f"The arguments are not right: {call.message}" for call in wrong}
     results = tuple(
         Message(Role.TOOL, content=messages.get(call.id, _NOT_RUN), tool_call_id=call.id, name=call.name)
