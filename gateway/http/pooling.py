@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object
-from gateway.http.openai.forms import Form, read_form, texts_of
+from gateway.http.openai.forms import Form, IgnoredFields, naming_ignored, read_form, texts_of
 from gateway.http.operations import OPENAI, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
@@ -54,11 +54,10 @@ class RerankForm(Form):
     top_n: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     return_documents: bool | None = None
 
-
-class IgnoredFields(AnswerShape):
-    """The fields of the request that had no effect."""
-
-    ignored: list[str]
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the unused paths. The fields of a document that is returned are used."""
+        paths = super().unused_paths()
+        return (path for path in paths if not (self.return_documents and path.startswith("documents[]")))
 
 
 class PromptUsage(AnswerShape):
@@ -112,7 +111,7 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
         """Make vectors of texts."""
         form = read_form(read_object(body), EmbeddingForm)
         response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
-        return JSONResponse(embeddings_of(form, response))
+        return JSONResponse(naming_ignored(embeddings_of(form, response), form))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Rank documents by their relevance to a query."""
@@ -120,7 +119,7 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)
-        return JSONResponse(ranking_of(form, response, request.scope["request_id"]))
+        return JSONResponse(naming_ignored(ranking_of(form, response, request.scope["request_id"]), form))
 
     return [
         Operation(OPENAI, "POST /v1/embeddings", embed, "createEmbeddings", EmbeddingForm, EmbeddingList),
@@ -134,7 +133,7 @@ def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResp
     """Return the object of `/v1/embeddings`. Raises InvalidRequest if the model has fewer dimensions than requested."""
     vectors = [shortened(embedding.values, form.dimensions) for embedding in response.embeddings]
     tokens = response.usage.prompt_tokens
-    answer: EmbeddingList = {
+    return {
         "object": "list",
         "data": [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, form.encoding_format)}
@@ -143,9 +142,6 @@ def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResp
         "model": form.model or "default",
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    if form.ignored:
-        answer["pagantic"] = {"ignored": form.ignored}
-    return answer
 
 
 def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
@@ -173,16 +169,13 @@ def _encoded(vector: Sequence[float], encoding_format: str | None) -> str | list
 def ranking_of(form: RerankForm, response: pb.RerankResponse, request_id: str) -> Ranking:
     """Return the object of `/rerank` for a response."""
     tokens = response.usage.prompt_tokens
-    answer: Ranking = {
+    return {
         "id": request_id,
         "object": "list",
         "model": form.model or "default",
         "results": [_result(form, text) for text in response.results],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    if form.ignored:
-        answer["pagantic"] = {"ignored": form.ignored}
-    return answer
 
 
 def _result(form: RerankForm, text: pb.RerankedText) -> RankedDocument:

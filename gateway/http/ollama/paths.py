@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NotRequired
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -22,7 +22,7 @@ from gateway.http.ollama.answers import (
 from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, ShowForm
 from gateway.http.ollama.requests import chat_request_of, generate_request_of
 from gateway.http.openai.answers import completed
-from gateway.http.openai.forms import read_form
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.models import ModelObject, find_model, list_models
 from gateway.http.operations import Operation
 from gateway.http.settings import HttpSettings
@@ -74,6 +74,7 @@ class ShownModel(AnswerShape):
     details: dict[str, Any]
     model_info: dict[str, Any]
     capabilities: list[str]
+    pagantic: NotRequired[IgnoredFields]
 
 
 class OllamaVersion(AnswerShape):
@@ -109,7 +110,7 @@ def ollama_operations(settings: HttpSettings) -> list[Operation]:
         name = form.model or form.name
         if not name:
             raise InvalidRequest("model is missing: GET /api/tags lists those there are")
-        return JSONResponse(shown(await find_model(client, settings, name)))
+        return JSONResponse(naming_ignored(shown(await find_model(client, settings, name)), form))
 
     async def version(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
         """Return the version of the API."""

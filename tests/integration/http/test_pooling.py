@@ -82,7 +82,7 @@ async def test_documents_are_ordered_by_relevance(served, path):
     assert [result["index"] for result in told["results"]] == [1, 0]
     assert told["results"][1] == {"index": 0, "relevance_score": 0.5}
     assert told["usage"] == {"prompt_tokens": 30, "total_tokens": 30}
-    assert told["pagantic"] == {"ignored": ["max_tokens_per_doc"]}
+    assert told["pagantic"] == {"ignored": ["documents[].id", "max_tokens_per_doc"]}
 
 
 async def test_documents_come_back_as_they_were_sent_if_that_is_asked_for(served):

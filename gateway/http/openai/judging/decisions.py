@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NotRequired, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypeVar
 
 from pydantic import Field, StrictBool, StrictStr
 from starlette.requests import Request
@@ -36,15 +36,22 @@ _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 MAX_QUESTIONS = 400
 MAX_ANSWERS = 255
+_FIELDS_OF_QUESTION = {"choice": ("choices",), "score": ("levels",)}
 
 
 class InputPart(Form):
     """A part of a text. Images cannot be read."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"text", "refusal", "data"})  # A part may be empty, but not absent.
+
     type: str
     text: str | None = None
     refusal: str | None = None
     data: dict[str, Any] | list[dict[str, Any]] | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of parts."""
+        return self.all_except("type", {"input_json": "data", "refusal": "refusal"}.get(self.type, "text"))
 
 
 Text = str | list[InputPart]
@@ -61,6 +68,12 @@ class InputItem(Form):
     arguments: str = ""
     input: str = ""
     output: Text | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of items, and the input of a call beside its arguments."""
+        if self.type in _CALLS:
+            return self.all_except("type", "call_id", "name", "arguments", *(() if self.arguments else ("input",)))
+        return self.all_except("type", *(("call_id", "output") if self.type in _OUTPUTS else ("role", "content")))
 
 
 class ChoiceOption(Form):
@@ -85,6 +98,10 @@ class QuestionForm(Form):
     name: str | None = None
     choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
     levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the answers of other types of questions."""
+        return self.all_except("type", "instructions", "name", *_FIELDS_OF_QUESTION.get(self.type, ()))
 
 
 class DecisionForm(Form):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 from starlette.requests import Request
@@ -45,6 +45,8 @@ CATEGORIES: Final = {
 class ModerationPart(Form):
     """A part of an input. Images cannot be judged."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"text"})  # A part of a text may be empty, but not absent.
+
     type: str
     text: str | None = None
 
@@ -58,6 +60,10 @@ class ModerationForm(Form):
         | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS)]
         | Annotated[list[ModerationPart], Field(min_length=1, max_length=MAX_INPUTS)]
     )
+
+    def unused(self) -> Iterable[str]:
+        """Return the model, because the deployment chooses the model that judges."""
+        return ("model",)
 
 
 class ModerationResult(AnswerShape):
