@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Literal, NotRequired
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.openai.answers import completed
-from gateway.http.openai.forms import read_form, require_model
-from gateway.http.openai.responses.forms import ResponseForm
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
+from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
 from gateway.http.openai.responses.requests import head_of, system_request_of
 from gateway.http.openai.responses.stored import said_before
@@ -34,6 +34,7 @@ class InputTokens(AnswerShape):
 
     object: Literal["response.input_tokens"]
     input_tokens: int
+    pagantic: NotRequired[IgnoredFields]
 
 
 def creation_operations(settings: HttpSettings) -> list[Operation]:
@@ -60,15 +61,16 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Summarize a conversation."""
         value = read_object(body)
         require_model(value)
-        sent = await _resolve(client, read_form(value, ResponseForm), request, settings)
+        form = read_form(value, SummaryForm)
+        sent = await _resolve(client, form, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
-        return JSONResponse(compaction_of(ResponseHead(sent, {}), int(time.time()), response))
+        return JSONResponse(naming_ignored(compaction_of(ResponseHead(sent, {}), int(time.time()), response), form))
 
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
-        form = read_form({"input": "", **fields}, ResponseForm)
+        form = read_form({"input": "", **fields}, CountForm)
         earlier = await _earlier_messages(client, form)
         system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
@@ -76,7 +78,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         messages, tools = await prompt_of(client, system_request), await tools_of(client, system_request)
         counted = await client.count_tokens(messages=messages, tools=tools, model=system_request.hints.model)
         tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted.chat_tokens}
-        return JSONResponse(tokens)
+        return JSONResponse(naming_ignored(tokens, form))
 
     return [
         Operation(
@@ -95,7 +97,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses/compact",
             compact,
             "compactResponse",
-            ResponseForm,
+            SummaryForm,
             Compaction,
             required=("model",),
         ),
@@ -104,7 +106,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses/input_tokens",
             count,
             "countInputTokens",
-            ResponseForm,
+            CountForm,
             InputTokens,
             may_be_empty=True,
         ),

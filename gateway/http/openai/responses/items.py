@@ -29,6 +29,7 @@ class Item(AnswerShape):
     summary: NotRequired[list[dict[str, Any]]]
     call_id: NotRequired[str]
     name: NotRequired[str]
+    namespace: NotRequired[str]
     arguments: NotRequired[str]
     output: NotRequired[str]
 

@@ -9,12 +9,13 @@ from typing import Any, Literal, NotRequired, cast
 from gateway.http.bodies import AnswerShape
 from gateway.http.openai.answers import Extension, extension_of, finish_reason_of, is_filtered, is_unfinished
 from gateway.http.openai.responses.items import Item, output_items
-from pagantic.common.v1 import error_pb2, usage_pb2
+from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
 
 ID_PREFIX = "resp_"
 KIND = "response"
+AS_SENT = "as_sent"  # The part of an echo that describes the sent format and tools, apart from their schemas.
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 _UNLESS_SENT: dict[str, Any] = {
@@ -98,6 +99,13 @@ class ResponseHead:
         """The id of the response."""
         return ID_PREFIX + self.request.request_id
 
+    def as_named(self, item: Item) -> Item:
+        """Return an item. A call of a function in a namespace gets the names of both as they were sent."""
+        sent = self._as_sent("functions").get(item.get("name", ""), {})
+        if item["type"] == "function_call" and sent.get("namespace"):
+            item["name"], item["namespace"] = sent["name"], sent["namespace"]
+        return item
+
     def running(self) -> ResponseObject:
         """Return the response while it has no answer yet."""
         running = self.queued()
@@ -108,7 +116,8 @@ class ResponseHead:
         """Return the response with its answer, or with the reason that it has none."""
         ended, status = self.queued(), status_of(response)
         ended["status"] = status
-        ended["output"] = output_items(response, "completed" if status == "completed" else "incomplete")
+        items = output_items(response, "completed" if status == "completed" else "incomplete")
+        ended["output"] = [self.as_named(item) for item in items]
         ended["usage"] = usage_of(response.token_usage)
         ended["pagantic"] = extension_of([response], self.ignored)
         if status == "incomplete":
@@ -131,13 +140,42 @@ class ResponseHead:
             "instructions": self.request.prompt.text or None,
             "output": [],
             "service_tier": "default",
-            "text": {"format": _format_of(self.request)},
-            "tools": [_tool_of(tool) for tool in self.request.client_tools],
+            "text": {"format": self._format()},
+            "tools": self._tools(),
             "usage": usage_of(usage_pb2.TokenUsage()),
             **_UNLESS_SENT,
-            **self.echo,
+            **{name: value for name, value in self.echo.items() if name != AS_SENT},
         }
         return cast("ResponseObject", fields)
+
+    def _as_sent(self, part: str) -> dict[str, Any]:
+        kept: dict[str, Any] = self.echo.get(AS_SENT, {}).get(part) or {}
+        return kept
+
+    def _format(self) -> dict[str, Any]:
+        """Return the format as it was sent, or that of a schema in the field `pagantic`."""
+        schema_json = self.request.output.schema_json
+        sent = self._as_sent("format")
+        if not sent and schema_json:
+            sent = {"type": "json_schema", "name": "answer", "strict": True}
+        if sent.get("type") == "json_schema":
+            return {**sent, "schema": json.loads(schema_json)}
+        return sent or {"type": "text"}
+
+    def _tools(self) -> list[dict[str, Any]]:
+        """Return the functions as they were sent, each in its namespace if it has one."""
+        functions, namespaces = self._as_sent("functions"), self._as_sent("namespaces")
+        groups: dict[str, list[dict[str, Any]]] = {}
+        tools: list[dict[str, Any]] = []
+        for definition in self.request.client_tools:
+            sent = functions.get(definition.name, {"name": definition.name, "namespace": "", "strict": None})
+            namespace = sent["namespace"]
+            if namespace and namespace not in groups:
+                groups[namespace] = []
+                described = {"description": namespaces.get(namespace, ""), "tools": groups[namespace]}
+                tools.append({"type": "namespace", "name": namespace, **described})
+            groups.get(namespace, tools).append(_tool_of(definition, sent))
+        return tools
 
 
 def status_of(response: execution_pb2.SystemResponse) -> Status:
@@ -164,17 +202,12 @@ def usage_of(usage: usage_pb2.TokenUsage) -> ResponseUsage:
     }
 
 
-def _format_of(request: execution_pb2.SystemRequest) -> dict[str, Any]:
-    if not request.output.schema_json:
-        return {"type": "text"}
-    return {"type": "json_schema", "name": "answer", "schema": json.loads(request.output.schema_json), "strict": True}
-
-
-def _tool_of(tool: Any) -> dict[str, Any]:
+def _tool_of(definition: message_pb2.ToolDefinition, sent: dict[str, Any]) -> dict[str, Any]:
+    parameters = sent["parameters"] if "parameters" in sent else json.loads(definition.parameters_json)
     return {
         "type": "function",
-        "name": tool.name,
-        "description": tool.description or None,
-        "parameters": json.loads(tool.parameters_json),
-        "strict": True,
+        "name": sent["name"],
+        "description": definition.description or None,
+        "parameters": parameters,
+        "strict": sent["strict"],
     }

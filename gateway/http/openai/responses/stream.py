@@ -111,7 +111,7 @@ class ResponseEvents:
             case BlockKind.TEXT:
                 yield from self._event("response.output_text.done", **place, text=block.text, logprobs=[])
             case BlockKind.CALL:
-                done = {"name": block.name, "arguments": block.text}
+                done = {"name": self._item(block)["name"], "arguments": block.text}
                 yield from self._event("response.function_call_arguments.done", **place, **done)
         if block.kind is not BlockKind.CALL:
             yield from self._event("response.content_part.done", **place, part=_part(block))
@@ -125,7 +125,7 @@ class ResponseEvents:
         if block.kind is BlockKind.TEXT:
             return message_item(item_id, block.text, "completed")
         call = message_pb2.ToolCall(id=block.call_id, name=block.name, arguments_json=block.text)
-        return call_item(item_id, call)
+        return self._head.as_named(call_item(item_id, call))
 
     def _id_of(self, block: Block) -> str:
         """Return the id of a block's item. Calls, and blocks that are not the first of their kind, are numbered."""
