@@ -120,6 +120,7 @@ class AnthropicErrorObject(AnswerShape):
 
     type: str
     message: str
+    details: NotRequired[dict[str, str]]
     pagantic: CodedDetails
 
 
@@ -141,6 +142,9 @@ def error_body(described: OpenAIErrorObject, status: int, request_id: str) -> An
         "message": described["message"],
         "pagantic": coded_details(described),
     }
+    details = error["pagantic"].get("details", {})
+    if "error_code" in details:
+        error["details"] = details
     return {"type": "error", "error": error, "request_id": request_id}
 
 

@@ -41,7 +41,7 @@ async def test_a_whole_message_has_its_text_usage_and_ids(served):
     assert (message.usage.input_tokens, message.usage.output_tokens) == (10, 3)
     assert message.id == f"msg_{message._request_id}"
     assert message.pagantic["request_id"] == message._request_id
-    assert message.pagantic["ignored"] == ["service_tier"]
+    assert message.pagantic["ignored"] == ["metadata", "service_tier"]
 
 
 async def test_a_stream_is_the_same_message(served):
