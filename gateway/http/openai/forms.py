@@ -49,13 +49,13 @@ class Form(OptionalFields):
 
     def unused_paths(self) -> Iterator[str]:
         """Yield the paths of fields without effect in this form and in the forms inside it."""
-        unused = {
-            name for name in self.unused() if name in self.model_fields_set and not _is_blank(getattr(self, name))
-        }
-        yield from (type(self).model_fields[name].alias or name for name in unused)
+        sent, values = self.model_fields_set, self.__dict__
+        unused = sent.intersection(self.unused())
+        yield from (type(self).model_fields[name].alias or name for name in unused if not _is_blank(values[name]))
         yield from self.model_extra or ()
-        for name, value in self.__dict__.items():
-            if name not in unused:
+        for name in sent - unused:
+            value = values.get(name)
+            if value is not None and not isinstance(value, str):
                 yield from _paths_inside(name, value)
 
     def unused(self) -> Iterable[str]:
@@ -63,8 +63,8 @@ class Form(OptionalFields):
         return ()
 
     def all_except(self, *used: str) -> set[str]:
-        """Return the declared fields except those that are used."""
-        return type(self).model_fields.keys() - set(used)
+        """Return the declared fields that were sent, except those that are used."""
+        return self.model_fields_set.difference(used, self.model_extra or ())
 
 
 def _is_blank(value: Any) -> bool:
@@ -89,9 +89,9 @@ def _paths_inside(name: str, value: Any) -> Iterator[str]:
     """Yield the paths of fields without effect in the forms that the value of a field contains."""
     parts: Iterable[tuple[str, Any]] = ((name, value),)
     if isinstance(value, list):
-        parts = ((f"{name}[]", part) for part in value)
+        parts = ((f"{name}[]", part) for part in value if not isinstance(part, str))
     elif isinstance(value, dict):
-        parts = ((f"{name}.{key}", part) for key, part in value.items())
+        parts = ((f"{name}.{key}", part) for key, part in value.items() if not isinstance(part, str))
     for place, part in parts:
         if isinstance(part, Form):
             yield from (f"{place}.{path}" for path in part.unused_paths())
