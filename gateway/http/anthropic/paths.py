@@ -23,7 +23,7 @@ from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.failures import OpenAIError
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
-from gateway.http.openai.models import ModelFacts, ModelList, ModelObject, find_model, list_models
+from gateway.http.openai.models import DefaultName, ModelFacts, ModelList, ModelObject, find_model, list_models
 from gateway.http.openai.pages import Deleted
 from gateway.http.operations import Dialect, Operation, Parameter
 from gateway.http.settings import HttpSettings
@@ -77,13 +77,15 @@ _MODELS = Dialect("OpenAI and Anthropic", ModelError)
 
 def anthropic_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of this API."""
+    default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""
         form = read_form(read_object(body), MessagesForm)
         sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
         take_request_id(sent, request)
-        head = MessageHead(f"msg_{sent.request_id}", form.model, form.ignored)
+        name = await default_name.or_sent(form.model, client, request)
+        head = MessageHead(f"msg_{sent.request_id}", name, form.ignored)
         if form.stream:
             return send_answer(client.stream(sent), MessageEvents(head), sent.request_id, quiet=_PING)
         return JSONResponse(message_of(head, completed(await client.execute(sent))))

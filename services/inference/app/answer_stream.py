@@ -243,7 +243,11 @@ class AnswerStream:
         if pieces := parser.finish():
             deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
         reason = event.finish_reason
-        if reason is FinishReason.STOP and (parser.is_broken or (self._is_enforced and not parser.calls)):
+        is_call_missing = parser.is_broken or (self._is_enforced and not parser.calls)
+        was_stopped = isinstance(
+            event.matched_stop, str
+        )  # The caller's stop text may end a call before it is complete.
+        if reason is FinishReason.STOP and is_call_missing and not was_stopped:
             raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
         if reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
             reason = FinishReason.TOOL

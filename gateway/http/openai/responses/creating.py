@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
+from gateway.http.openai.models import DefaultName
 from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
 from gateway.http.openai.responses.requests import head_of, system_request_of
@@ -39,6 +40,7 @@ class InputTokens(AnswerShape):
 
 def creation_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations that make responses and summaries, and that count tokens."""
+    default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer an input."""
@@ -48,9 +50,11 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
         sent = await _resolve(client, form, request, settings)
-        head = head_of(form, sent, int(time.time()))
+        name = await default_name.or_sent(form.model, client, request)
+        head = head_of(form, sent, int(time.time()), name)
         if form.stream:
-            return send_answer(client.stream(sent), ResponseEvents(head), sent.request_id)
+            opens_at_once = bool(form.background)  # The client may need the id before the execution begins.
+            return send_answer(client.stream(sent), ResponseEvents(head), sent.request_id, opens_at_once=opens_at_once)
         if form.background:
             async with aclosing(client.stream(sent)) as events:
                 await anext(events)

@@ -285,15 +285,20 @@ def _missing(where: str, field: str) -> str:
     raise InvalidRequest(f"{where}.{field} is missing")
 
 
-def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int) -> ResponseHead:
-    """Return the head of the response. If the response is stored, the request keeps the data that the head needs."""
+def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int, model: str = "") -> ResponseHead:
+    """Return the head of the response. If the response is stored, the request keeps the data that the head needs.
+
+    Args:
+    form: The client's form.
+    sent: The request for the orchestrator.
+    created_s: The time of the request, in seconds.
+    model: The name of the model that answers. An empty name leaves the sent one.
+    """
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
-    echo["created_at"] = created_s
+    echo |= {"created_at": created_s, "model": model or form.model}
     if form.conversation_id:
         echo["conversation"] = {"id": form.conversation_id}
-    if not form.model:
-        echo.pop("model", None)
     if not echo.get("reasoning"):
         echo.pop("reasoning", None)
     echo[AS_SENT] = _as_sent(form)
@@ -327,7 +332,7 @@ def _function_as_sent(namespace: str, function: ResponseToolForm) -> dict[str, A
 
 # The parts of the client's request that a response repeats and for which the orchestrator's request has no field.
 _REPEATED = (
-    *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
+    *("metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),
 )
 _REPEATED_UNREAD = ("parallel_tool_calls", "truncation", "user", "safety_identifier", "prompt_cache_key")

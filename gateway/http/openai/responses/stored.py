@@ -70,7 +70,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
     after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
     if query.get("stream") == "true":
         events = ResponseEvents(_head_of(execution), after)
-        return send_answer(client.follow(execution.request_id), events, execution.request_id)
+        return send_answer(client.follow(execution.request_id), events, execution.request_id, opens_at_once=True)
     return JSONResponse(_as_it_is(execution))
 
 

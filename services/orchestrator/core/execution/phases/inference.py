@@ -51,8 +51,8 @@ def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Outcome:
-    """Fail with the truncation if the output is truncated, or otherwise with `message`."""
-    if output.finish_reason is FinishReason.LENGTH:
+    """Fail with the truncation if a limit or a stop text cut the output, or otherwise with `message`."""
+    if output.finish_reason is FinishReason.LENGTH or output.matched_stop:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, message))
 
