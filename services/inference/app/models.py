@@ -301,9 +301,7 @@ class Models:
         """Return the alias of a model with a capability. An empty `alias` selects the first such model."""
         able = [name for name, entry in self._entries.items() if capability in entry.spec.info.capabilities]
         if not able:
-            raise InvalidRequest(
-                next_step, code=ErrorCode.CONFIG_NO_ENGINE, details={"missing_capability": capability}
-            )
+            raise InvalidRequest(next_step, code=ErrorCode.CONFIG_NO_ENGINE, details={"missing_capability": capability})
         if not alias:
             return able[0]
         if alias in able or alias not in self._entries:

@@ -10,7 +10,7 @@ from services.orchestrator.core.model.response import FinishReason
 from tests.integration.http.test_chat import TOO_LONG, none_runs, scripted
 from tests.integration.http.test_responses import client_of
 from tests.support.http_app import data_in
-from tests.support.openai_document import problems_of
+from tests.support.openai_document import as_documented, problems_of
 from tests.support.scripted_services import BreakingInference, answer, scripted_services
 
 PATH = "/v1/completions"
@@ -57,8 +57,9 @@ async def test_answers_and_chunks_are_as_the_document_has_them(served):
         chunks = data_in((await streamed(server, stream_options={"include_usage": True})).text)
     told = [made, *(chunk for chunk in chunks if not chunk["choices"] or chunk["choices"][0]["finish_reason"])]
     assert len(told) == 3
-    assert [problem for one in told for problem in problems_of(one, "CreateCompletionResponse")] == []
-    assert chunks[-1]["usage"]["total_tokens"] == 13
+    assert [problem for one in told for problem in problems_of(as_documented(one), "CreateCompletionResponse")] == []
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert (chunks[-1]["usage"]["total_tokens"], made["usage"]["prompt_tokens"]) == (13, 20)
 
 
 async def test_each_text_of_a_list_has_its_answers_in_order(served):

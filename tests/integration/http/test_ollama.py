@@ -115,12 +115,12 @@ async def test_a_failure_of_the_model_is_a_status_also_where_a_stream_is_asked_f
 
 
 async def test_a_failure_after_a_text_is_a_line(served):
-    async with served(scripted_services(BreakingInference()), models={"llama": ""}) as server:
-        async with opened(server) as client:
-            lines = await client.chat("llama", [HI], stream=True)
-            assert (await anext(lines)).message.content == "hello"
-            with pytest.raises(ollama.ResponseError, match="it broke"):
-                await anext(lines)
+    services = scripted_services(BreakingInference())
+    async with served(services, models={"llama": ""}) as server, opened(server) as client:
+        lines = await client.chat("llama", [HI], stream=True)
+        assert (await anext(lines)).message.content == "hello"
+        with pytest.raises(ollama.ResponseError, match="it broke"):
+            await anext(lines)
 
 
 async def test_models_are_listed_and_shown(served):

@@ -146,7 +146,7 @@ def test_the_items_of_the_response_are_those_of_its_stream():
     assert [item["id"] for item in done] == ["msg_r", "rs_r", "msg_r_1"]
     assert events[-1]["response"]["output"] == done
     (logprobs,) = done[-1]["content"][0]["logprobs"]
-    assert logprobs["token"] == "b"
+    assert logprobs["bytes"] == [98]
     assert [event["logprobs"] for event in events if event["type"] == "response.output_text.done"] == [[], [logprobs]]
 
 

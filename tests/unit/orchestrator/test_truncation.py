@@ -126,7 +126,7 @@ def test_an_answer_that_a_stop_text_ended_and_repair_closed_is_no_success():
 def test_a_stop_text_that_ended_the_output_is_the_reason_whatever_the_contract_says(enforcement, strict):
     contract = OutputContract(schema_json="{}", strict_validation=strict)
     if enforcement is REJECTED:
-        contract = OutputContract(grammar="root ::= \"[1]\"", strict_validation=strict)
+        contract = OutputContract(grammar='root ::= "[1]"', strict_validation=strict)
     stopped = Inferred(InferenceOutput("[1", FinishReason.STOP, matched_stop="]"))
     work = request(output=contract, hints=Hints(stop=("]",)), retry=RetryPolicy(max_retries=3))
     response = finish_of(drive(work, Prepared(engine_text="g"), stopped, Enforced(enforcement))).response

@@ -142,7 +142,7 @@ class ResponseEvents:
             return reasoning_item(item_id, block.text)
         response, status = self._response, "completed"
         if block.kind is BlockKind.TEXT:
-            if response is not None:
+            if response is not None and block is self._blocks.all[-1]:
                 status = status_of_item(response)
             return message_item(item_id, block.text, status, self._logprobs_of(block))
         if response is not None and block.call_id not in {call.id for call in response.tool_calls}:
