@@ -108,9 +108,10 @@ async def _events(
     openings = [_event(chunk) for choice in choices for chunk in choice.first()]
     async with aclosing(merge_events([client.stream(request) for request in requests], QUIET_S)) as events:
         async for item in events:
-            for text in _texts_of(item, choices):
-                while openings:
-                    yield openings.pop(0)
+            texts = list(_texts_of(item, choices))
+            if texts:
+                texts, openings = openings + texts, []
+            for text in texts:
                 yield text
 
 

@@ -59,17 +59,32 @@ async def send_answer(
     """
     has_begun = False
     try:
-        async with aclosing(merge_events([incoming], QUIET_S)) as merged:
-            opening = encode(events.first())
-            async for item in merged:
-                if opens_at_once and not has_begun:
-                    has_begun = True
-                    yield opening
-                text = quiet if item is None else encode(events.of(item[1]))
-                if text:
-                    yield text if has_begun else opening + text
-                    has_begun = True
+        async with aclosing(_texts_of(incoming, events, encode, quiet, opens_at_once=opens_at_once)) as texts:
+            async for text in texts:
+                has_begun = True
+                yield text
     except PaganticError as error:
         if not has_begun:
             raise
         yield encode(events.error(error, request_id))
+
+
+async def _texts_of(
+    incoming: AsyncGenerator[event_pb2.ExecutionEvent, None],
+    events: AnswerEvents,
+    encode: Encode,
+    quiet: str,
+    *,
+    opens_at_once: bool,
+) -> AsyncGenerator[str, None]:
+    """Yield the text of a stream. An error of the execution is raised."""
+    opening: str | None = encode(events.first())  # None once it is sent
+    async with aclosing(merge_events([incoming], QUIET_S)) as merged:
+        async for item in merged:
+            if opens_at_once and opening is not None:
+                yield opening
+                opening = None
+            text = quiet if item is None else encode(events.of(item[1]))
+            if text:
+                yield (opening or "") + text
+                opening = None

@@ -243,11 +243,7 @@ class AnswerStream:
         if pieces := parser.finish():
             deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
         reason = event.finish_reason
-        is_call_missing = parser.is_broken or (self._is_enforced and not parser.calls)
-        was_stopped = isinstance(
-            event.matched_stop, str
-        )  # The caller's stop text may end a call before it is complete.
-        if reason is FinishReason.STOP and is_call_missing and not was_stopped:
+        if reason is FinishReason.STOP and self._lacks_call(parser, event):
             raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
         if reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
             reason = FinishReason.TOOL
@@ -259,6 +255,14 @@ class AnswerStream:
             event.constraint_satisfied,
             event.matched_stop,
         )
+
+    def _lacks_call(self, parser: AnswerParser, event: Ended) -> bool:
+        """Return whether the model itself ended its answer without a call that it began, or that is required.
+
+        A stop text of the caller may end the answer before the call is complete.
+        """
+        is_missing = parser.is_broken or (self._is_enforced and not parser.calls)
+        return is_missing and not isinstance(event.matched_stop, str)
 
     def _usage(self, event: Finished) -> TokenUsage:
         return TokenUsage(

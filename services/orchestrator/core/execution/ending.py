@@ -9,9 +9,8 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.execution.commands import Command, Finish
 from services.orchestrator.core.execution.lifecycle import State, check_transition
-from services.orchestrator.core.execution.phases.asking import has_answer_phase
 from services.orchestrator.core.execution.replicas import candidates_of
-from services.orchestrator.core.execution.run import Outcome, Run, Transition
+from services.orchestrator.core.execution.run import Outcome, Run, Transition, has_answer_phase
 from services.orchestrator.core.execution.truncation import CUT_CODES, truncation_of, truncation_warning
 from services.orchestrator.core.execution.validation import (
     confidence_of,

@@ -11,9 +11,9 @@ from services.orchestrator.core.execution.commands import Enforce, RunTools
 from services.orchestrator.core.execution.ending import ask, complete, fail, move
 from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.phases.asking import engine_text, has_answer_phase, infer
+from services.orchestrator.core.execution.phases.asking import engine_text, infer
 from services.orchestrator.core.execution.phases.repeated_calls import repeats_round, result_messages
-from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.execution.run import Outcome, Run, has_answer_phase
 from services.orchestrator.core.execution.truncation import truncation_of
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 
