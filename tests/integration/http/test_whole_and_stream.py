@@ -181,3 +181,38 @@ async def test_every_event_has_the_shape_that_clients_know(server, path):
                 MODELS[path].validate_python(own)
             elif path != "/v1/completions" or not own["choices"] or own["choices"][0]["finish_reason"]:
                 assert problems_of(as_documented(own), EVENTS[path]) == [], own
+
+
+async def test_a_prompt_counts_once_however_many_choices_it_has(server):
+    counts = []
+    for n in (1, 3):
+        server.inference.outputs = [answer("hello")]
+        usage = (await server.chat(n=n)).json()["usage"]
+        counts.append((usage["prompt_tokens"], usage["completion_tokens"]))
+    assert counts == [(10, 3), (10, 9)]
+
+
+PREDICATE = {"type": "predicate", "name": "angry", "instructions": "The writer is angry."}
+NAMES_NO_MODEL = [
+    *((path, body_of(path, stream=False)) for path in PATHS if not path.startswith("/api/")),
+    ("/v1/embeddings", {"model": "", "input": "hi"}),
+    ("/rerank", {"model": "", "query": "hi", "documents": ["hi"]}),
+    ("/v1/decisions", {"model": "", "input": "hi", "questions": [PREDICATE]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), NAMES_NO_MODEL, ids=[path for path, _ in NAMES_NO_MODEL])
+async def test_the_model_that_an_answer_names_is_listed_and_may_be_sent_back(server, path, body):
+    server.inference.outputs = [answer("hello")]
+    named = (await server.http.post(path, json=body)).json()["model"]
+    listed = [model["id"] for model in (await server.http.get("/v1/models")).json()["data"]]
+    again = await server.http.post(path, json=body | {"model": named})
+    assert named in listed
+    assert (again.status_code, again.json()["model"]) == (200, named)
+
+
+async def test_a_response_keeps_the_name_of_its_model(server):
+    server.inference.outputs = [answer("hello")]
+    made = (await server.http.post("/v1/responses", json=body_of("/v1/responses", stream=False))).json()
+    kept = (await server.http.get(f"/v1/responses/{made['id']}")).json()
+    assert (made["model"], kept["model"]) == ("scripted", "scripted")
