@@ -4,6 +4,7 @@ import os
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -75,13 +76,16 @@ def drawn(draw):
 
 
 def compared(client, request):
-    """Return what a client reads in the whole answer and in the stream, and whether an answer was changed later."""
+    """Return what a client reads in a stream and in the whole answer, and whether the answer was changed later.
+
+    Both have one request id, so that the whole answer is that of the execution which streamed.
+    """
     path, fields = request
-    read = []
-    for stream in (False, True):
-        response = client.post(path, json=body_of(path, "gpt-4o", stream=stream, **fields))
-        read.append(said_of(path, response, stream=stream))
-    return *read, "after it was sent" in response.text
+    fields["pagantic"]["request_id"] = uuid4().hex
+    response = client.post(path, json=body_of(path, "gpt-4o", stream=True, **fields))
+    whole = client.post(path, json=body_of(path, "gpt-4o", stream=False, **fields))
+    was_changed = "after it was sent" in response.text
+    return said_of(path, response, stream=True), said_of(path, whole, stream=False), was_changed
 
 
 def test_a_stream_has_the_text_usage_and_reason_of_the_whole_answer(gateway, capsys):
@@ -90,7 +94,7 @@ def test_a_stream_has_the_text_usage_and_reason_of_the_whole_answer(gateway, cap
     with httpx.Client(base_url=gateway, timeout=120) as client, ThreadPoolExecutor(CLIENTS) as pool:
         results = list(pool.map(lambda request: compared(client, request), requests))
     told = Counter()
-    for request, (whole, streamed, was_changed) in zip(requests, results, strict=True):
+    for request, (streamed, whole, was_changed) in zip(requests, results, strict=True):
         told[f"{whole.status} {whole.reason or whole.error}"] += 1
         if was_changed:
             told["changed after it was sent"] += 1

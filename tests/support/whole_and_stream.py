@@ -8,7 +8,10 @@ SCHEMA = {"type": "object"}
 
 @dataclass(frozen=True)
 class Said:
-    """What a client reads. `error` is the code of a failure, and `status` that of the answer."""
+    """What a client reads. `error` is the code of a failure, and `status` that of the answer.
+
+    `calls` has the arguments of whole calls. One that was cut is in the stream alone, as far as it was written.
+    """
 
     status: int
     text: str = ""
@@ -59,6 +62,15 @@ def said_of(path, response, *, stream):
     return _WHOLES[path](response.json())
 
 
+def is_json(text):
+    """Return whether a text is whole JSON; the arguments of a call that was cut are not."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def code_of(body):
     """Return the code in a body, or in the data of an event, that says an error."""
     error = body.get("error")
@@ -102,7 +114,7 @@ def _chat_stream(chunks):
         parts[-1]["choices"][0]["finish_reason"],
         last["usage"]["prompt_tokens"],
         last["usage"]["completion_tokens"],
-        tuple(calls.values()),
+        tuple(filter(is_json, calls.values())),
         "".join(delta.get("reasoning_content") or "" for delta in deltas),
     )
 
@@ -153,7 +165,9 @@ def _response_stream(events):
             assert "".join(event["delta" if field == "delta" else "text"] for event in named) == whole
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     if done:
-        assert events[-1]["response"]["output"] == done
+        assert events[-1]["response"]["output"] == [
+            item for item in done if item["type"] == "message" or item["status"] != "incomplete"
+        ]
     return ended
 
 
@@ -182,10 +196,11 @@ def _message_stream(events):
             field = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "json"}[delta["type"]]
             blocks[-1][field] += delta["partial_json" if field == "json" else field]
     for block in blocks:
-        if block["type"] == "tool_use":
+        if block["type"] == "tool_use" and is_json(block["json"]):
             block["input"] = json.loads(block["json"])
+    whole = [block for block in blocks if block["type"] != "tool_use" or is_json(block["json"])]
     ending = events[-2]
-    return _message({"content": blocks, "usage": ending["usage"], **ending["delta"]})
+    return _message({"content": whole, "usage": ending["usage"], **ending["delta"]})
 
 
 def _ollama(body):
