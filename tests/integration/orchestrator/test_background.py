@@ -86,7 +86,7 @@ async def test_who_follows_may_leave_and_come_back_for_what_came_after(tmp_path,
         request = pb.FollowExecutionRequest(request_id="r")
         seen = []
         stream = call_stream("orchestrator", stub.FollowExecution, request, 10)
-        while not text_of(seen).endswith("two"):
+        while not text_of(seen).endswith("two "):
             seen.append(await anext(stream))
         await stream.aclose()
         halting.sign.set()
