@@ -16,24 +16,24 @@ _TYPES = ("application/json", "application/x-ndjson", "text/event-stream")
 def escaping_line_ends(send: Send) -> Send:
     """Return a `send` that escapes these characters in JSON, in lines of JSON, and in server-sent events with JSON."""
     has_json = False
-    held: Message | None = None  # the start of a response with a length, which the escapes of its body may change
+    waiting: Message | None = None  # the start of a response whose length the escapes of its body may change
 
     async def send_escaped(message: Message) -> None:
-        nonlocal has_json, held
+        nonlocal has_json, waiting
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             has_json = headers.get("content-type", "").startswith(_TYPES)
             if has_json and "content-length" in headers:
-                held = message
+                waiting = message
                 return
-        elif held is not None:
-            begun, held = held, None
+        elif waiting is not None:
+            start, waiting = waiting, None
             if message.get("more_body"):  # The length of the whole is not known yet.
                 has_json = False
             else:
                 message = _escaped(message)
-                MutableHeaders(scope=begun)["content-length"] = str(len(message["body"]))
-            await send(begun)
+                MutableHeaders(scope=start)["content-length"] = str(len(message["body"]))
+            await send(start)
         elif has_json:
             message = _escaped(message)
         await send(message)

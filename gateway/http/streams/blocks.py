@@ -147,15 +147,15 @@ def rest_of(state: AnswerState, text: str) -> Sequence[Delta]:
     text: The whole text of the answer.
     """
     streamed, response = state.streamed_text, state.response
-    begun = streamed.lstrip()
-    start = text.find(begun)
+    words = streamed.lstrip()
+    start = text.find(words)
     is_continued = start == len(text) - len(text.lstrip())
     # A reader who joined after calls of the deployment's tools did not receive the texts beside these calls.
     has_joined_late = start > 0 and response is not None and bool(response.earlier_content)
     if text.startswith(streamed):
         return state.rest(text)
     if is_continued or has_joined_late:
-        return state.rest(streamed + text[start + len(begun) :])
+        return state.rest(streamed + text[start + len(words) :])
     if text.strip() == streamed.strip() or (response is not None and response.HasField("error")):
         return state.rest(streamed)
     raise Aborted("the text was repaired after it was sent: send the request again, or without stream")
