@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.anthropic.answers import ANTHROPIC
 from gateway.http.anthropic.paths import MESSAGES_PATH, VERSION_HEADER
+from gateway.http.bodies import refuse_other_types
 from gateway.http.failures import (
     OpenAIErrorObject,
     error_of,
@@ -30,7 +31,9 @@ from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import until_left
 from gateway.web.bodies import Upload, read_body
 from gateway.web.callers import Callers
+from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
+from gateway.web.line_ends import escaping_line_ends
 from gateway.web.refusal import Refusal
 from pagantic_common.domain.errors import PaganticError
 
@@ -58,6 +61,7 @@ class HttpApp:
         self._settings = settings
         self._is_ready = is_ready
         self.entry = Entry(settings)
+        self._cross_origin = CrossOrigin(settings)
         self.streams = Streams()
         self._operations = operations
 
@@ -75,6 +79,9 @@ class HttpApp:
                 scope[ROUTE] = probe.path
                 await (await probe.route.endpoint(self._is_ready))(scope, receive, send)
                 return
+        if (opened := await self._cross_origin.open(scope, receive, send)) is None:
+            return
+        send = escaping_line_ends(opened)
         request = Request(scope)
         scope["request_id"] = uuid.uuid4().hex
         try:
@@ -88,6 +95,8 @@ class HttpApp:
                     file = Upload(receive, max_bytes=settings.max_file_bytes, read_s=settings.read_s)
                     await until_left(file.receive, self._answer(operation, request, file, send))
                     return
+                if operation.form is not None:
+                    refuse_other_types(request)
                 body = await self._read(operation, receive)
                 await until_left(receive, self._answer(operation, request, body, send))
         except ClientDisconnect:

@@ -10,12 +10,18 @@ from pydantic import with_config
 from starlette.requests import Request
 from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not accept the TypedDict of `typing`.
 
+from gateway.web.refusal import Refusal
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 # The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
+# The types of JSON, and those that programs send without a thought for the type.
+_JSON_TYPES = (
+    *("", "application/json", "text/json", "text/plain"),
+    *("application/octet-stream", "application/x-www-form-urlencoded"),
+)
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -26,6 +32,19 @@ class AnswerShape(TypedDict):
 
 class Done(AnswerShape):
     """An empty answer that confirms that the request was carried out."""
+
+
+def refuse_other_types(request: Request) -> None:
+    """Raise Refusal if the headers of a request say that its body is not JSON, or is encoded.
+
+    Programs that send JSON with a type that says nothing, such as curl, are understood.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _JSON_TYPES and not kind.endswith("+json"):
+        raise Refusal(415, f"the content type is {kind[:64]!r}: send application/json")
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Refusal(415, f"the content encoding is {encoding[:64]!r}: send the body as it is")
 
 
 def read_object(body: bytes) -> dict[str, Any]:

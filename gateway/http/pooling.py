@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object
-from gateway.http.openai.forms import Form, read_form, texts_of
+from gateway.http.openai.forms import Form, IgnoredFields, naming_ignored, read_form, texts_of
+from gateway.http.openai.models import DefaultName
 from gateway.http.operations import OPENAI, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
@@ -54,11 +55,10 @@ class RerankForm(Form):
     top_n: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     return_documents: bool | None = None
 
-
-class IgnoredFields(AnswerShape):
-    """The fields of the request that had no effect."""
-
-    ignored: list[str]
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the unused paths. The fields of a document that is returned are used."""
+        paths = super().unused_paths()
+        return (path for path in paths if not (self.return_documents and path.startswith("documents[]")))
 
 
 class PromptUsage(AnswerShape):
@@ -107,12 +107,14 @@ class Ranking(AnswerShape):
 
 def pooling_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of embeddings, and of reranking: Jina's, and both versions of Cohere's API."""
+    embedding_model, ranking_model = DefaultName(settings, "embed"), DefaultName(settings, "score_pairs")
 
-    async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    async def embed(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Make vectors of texts."""
         form = read_form(read_object(body), EmbeddingForm)
         response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
-        return JSONResponse(embeddings_of(form, response))
+        name = await embedding_model.or_sent(form.model, client, request)
+        return JSONResponse(naming_ignored(embeddings_of(form, name, response), form))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Rank documents by their relevance to a query."""
@@ -120,7 +122,8 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)
-        return JSONResponse(ranking_of(form, response, request.scope["request_id"]))
+        name = await ranking_model.or_sent(form.model, client, request)
+        return JSONResponse(naming_ignored(ranking_of(form, name, response, request.scope["request_id"]), form))
 
     return [
         Operation(OPENAI, "POST /v1/embeddings", embed, "createEmbeddings", EmbeddingForm, EmbeddingList),
@@ -130,22 +133,22 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
     ]
 
 
-def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
-    """Return the object of `/v1/embeddings`. Raises InvalidRequest if the model has fewer dimensions than requested."""
+def embeddings_of(form: EmbeddingForm, name: str, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
+    """Return the object of `/v1/embeddings` with this name of the model.
+
+    Raises InvalidRequest if the model has fewer dimensions than requested.
+    """
     vectors = [shortened(embedding.values, form.dimensions) for embedding in response.embeddings]
     tokens = response.usage.prompt_tokens
-    answer: EmbeddingList = {
+    return {
         "object": "list",
         "data": [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, form.encoding_format)}
             for index, vector in enumerate(vectors)
         ],
-        "model": form.model or "default",
+        "model": name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    if form.ignored:
-        answer["pagantic"] = {"ignored": form.ignored}
-    return answer
 
 
 def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
@@ -170,19 +173,16 @@ def _encoded(vector: Sequence[float], encoding_format: str | None) -> str | list
     return list(vector)
 
 
-def ranking_of(form: RerankForm, response: pb.RerankResponse, request_id: str) -> Ranking:
-    """Return the object of `/rerank` for a response."""
+def ranking_of(form: RerankForm, name: str, response: pb.RerankResponse, request_id: str) -> Ranking:
+    """Return the object of `/rerank` for a response, with this name of the model."""
     tokens = response.usage.prompt_tokens
-    answer: Ranking = {
+    return {
         "id": request_id,
         "object": "list",
-        "model": form.model or "default",
+        "model": name,
         "results": [_result(form, text) for text in response.results],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    if form.ignored:
-        answer["pagantic"] = {"ignored": form.ignored}
-    return answer
 
 
 def _result(form: RerankForm, text: pb.RerankedText) -> RankedDocument:

@@ -23,11 +23,10 @@ from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.failures import OpenAIError
 from gateway.http.openai.answers import completed
 from gateway.http.openai.counting import count_prompt
-from gateway.http.openai.forms import read_form
-from gateway.http.openai.models import ModelFacts, ModelList, ModelObject, find_model, list_models
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
+from gateway.http.openai.models import DefaultName, ModelFacts, ModelList, ModelObject, find_model, list_models
 from gateway.http.openai.pages import Deleted
 from gateway.http.operations import Dialect, Operation, Parameter
-from gateway.http.pooling import IgnoredFields
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import encode_sent_events, send_answer
@@ -86,13 +85,15 @@ _MODELS = Dialect("OpenAI and Anthropic", ModelError)
 
 def anthropic_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of this API."""
+    default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""
         form = read_form(read_object(body), MessagesForm)
         sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
         take_request_id(sent, request)
-        head = MessageHead(f"msg_{sent.request_id}", form.model, form.ignored)
+        name = await default_name.or_sent(form.model, client, request)
+        head = MessageHead(f"msg_{sent.request_id}", name, form.ignored)
         if form.stream:
             return send_answer(client.stream(sent), MessageEvents(head), sent.request_id, quiet=_PING)
         return JSONResponse(message_of(head, completed(await client.execute(sent))))
@@ -102,9 +103,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
         form = read_form(read_object(body), CountForm)
         sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
         answer: CountedTokens = {"input_tokens": await count_prompt(client, sent)}
-        if form.ignored:
-            answer["pagantic"] = {"ignored": form.ignored}
-        return JSONResponse(answer)
+        return JSONResponse(naming_ignored(answer, form))
 
     async def list_(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         """List the models."""

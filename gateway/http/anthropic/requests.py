@@ -31,6 +31,12 @@ def system_request_of(form: MessagesForm, alias: str, call_s: float) -> executio
         raise InvalidRequest(
             f"{place}.role is 'assistant': models here do not continue a given answer, so end with a user's message"
         )
+    if form.thread is not None:
+        # Clients of this API that keep messages in threads send all messages again after an error with these details.
+        raise InvalidRequest(
+            "thread is set: messages are not kept here, so leave thread out and send all messages",
+            details={"error_code": "thread_unsupported_request"},
+        )
     request = request_of(read_form(_chat_fields(form), ChatForm), alias, call_s)
     if form.top_k is not None:
         request.hints.top_k = form.top_k
@@ -50,7 +56,9 @@ def _chat_fields(form: MessagesForm) -> dict[str, Any]:
         "top_p": form.top_p,
         "stop": form.stop_sequences,
         "pagantic": form.pagantic,
-        "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())] or None,
+        "tools": [
+            _tool(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ()) if not tool.is_left_out
+        ],
         "tool_choice": _choice(form.tool_choice),
     }
     if form.output_config is not None and form.output_config.format is not None:
@@ -67,6 +75,8 @@ def _messages(form: MessagesForm) -> Iterator[dict[str, Any]]:
         place = f"messages[{index}].content"
         if isinstance(message.content, str):
             yield {"role": message.role, "content": message.content}
+        elif message.role == "system":
+            yield {"role": message.role, "content": _text(message.content, place)}
         elif message.role == "assistant":
             yield _assistant_message(message.content, place)
         else:
@@ -128,7 +138,7 @@ def _call(block: BlockForm, where: str) -> dict[str, Any]:
     return {"id": _present(block.id, f"{where}.id"), "type": "function", "function": function}
 
 
-def _text(content: str | Sequence[TextBlock], place: str) -> str:
+def _text(content: str | Sequence[TextBlock | BlockForm], place: str) -> str:
     if isinstance(content, str):
         return content
     for index, block in enumerate(content):
@@ -142,7 +152,8 @@ def _tool(tool: ClientToolForm, place: str) -> dict[str, Any]:
             f"{place} has the type {tool.type[:64]!r}: only tools that the caller runs are known; name tools of the "
             "deployment in pagantic.tools"
         )
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    name = _present(tool.name or None, f"{place}.name")
+    function = {"name": name, "description": tool.description, "parameters": tool.input_schema}
     return {"type": "function", "function": function}
 
 

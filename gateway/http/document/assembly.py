@@ -46,10 +46,14 @@ _ORCHESTRATOR = MappingProxyType(
         401: "The API key is missing, unknown or expired.",
         404: "A model, execution or other thing that the request names does not exist.",
         409: "The state of things does not allow it, or the request id is taken by another request.",
+        415: "The body has a content type other than JSON, or a content encoding.",
+        422: "The request is understood, and cannot be done as it is.",
         429: "A rate, a concurrency or a budget is used up.",
         499: "The execution was cancelled.",
         501: "The deployment cannot do it.",
+        502: "A tool or a service failed.",
         504: "The time is up.",
+        507: "The deployment has no space for a model.",
     }
 )
 _STATUSES = MappingProxyType(dict(sorted({**_DOOR, **_ORCHESTRATOR}.items())))

@@ -169,8 +169,8 @@ class AnswerLines:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[AnswerLine]:
         """Yield the lines for an event of the execution.
 
-        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
-        its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded or its text is changed after the
+        client received some of it.
         """
         yield from self._lines(self._blocks.of(event))
         if self._blocks.response is not None:

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, read_object
 from gateway.http.ollama.answers import OLLAMA
 from gateway.http.ollama.models import name_in_use
-from gateway.http.openai.forms import Form, read_form
+from gateway.http.openai.forms import Form, IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.models import find_model
 from gateway.http.operations import Operation
-from gateway.http.pooling import MAX_INPUTS, IgnoredFields, shortened
+from gateway.http.pooling import MAX_INPUTS, shortened
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from pagantic.inference.v1 import inference_service_pb2
@@ -53,6 +53,7 @@ class OllamaEmbedding(AnswerShape):
     """The vector of a text, or an empty list for an empty text."""
 
     embedding: list[float]
+    pagantic: NotRequired[IgnoredFields]
 
 
 def embedding_operations(settings: HttpSettings) -> list[Operation]:
@@ -83,16 +84,15 @@ def embedding_operations(settings: HttpSettings) -> list[Operation]:
             "load_duration": 0,
             "prompt_eval_count": response.usage.prompt_tokens,
         }
-        if form.ignored:
-            answer["pagantic"] = {"ignored": form.ignored}
-        return JSONResponse(answer)
+        return JSONResponse(naming_ignored(answer, form))
 
     async def embed_one(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Make the vector of a text."""
         form = read_form(read_object(body), OldEmbedForm)
         response = await make(client, form.model, [form.prompt] if form.prompt else [])
         vectors = [list(embedding.values) for embedding in response.embeddings]
-        return JSONResponse(OllamaEmbedding(embedding=vectors[0] if vectors else []))
+        answer: OllamaEmbedding = {"embedding": vectors[0] if vectors else []}
+        return JSONResponse(naming_ignored(answer, form))
 
     return [
         Operation(OLLAMA, "POST /api/embed", embed, "ollamaEmbed", EmbedForm, OllamaEmbeddings),

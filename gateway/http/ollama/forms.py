@@ -5,12 +5,14 @@ Only fields that change the answer are declared. Other fields are kept as extras
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, ToolForm
 
+_FIELDS_OF_ROLE = {"assistant": ("thinking", "tool_calls"), "tool": ("tool_name", "tool_call_id")}
 FILL_CONTEXT = -2  # In Ollama, this number of tokens means the rest of the context window, and -1 means no limit.
 
 
@@ -32,6 +34,8 @@ class OptionsForm(Form):
 class OllamaForm(Form):
     """The common fields of `/api/chat` and `/api/generate`."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"format"})  # The schema {} permits any value.
+
     model: str
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OptionsForm | None = None
@@ -44,11 +48,9 @@ class OllamaForm(Form):
         """Whether the client wants a stream, which is the default."""
         return self.stream is not False
 
-    @property
-    def ignored(self) -> list[str]:
-        """The fields and options that were sent but have no effect here."""
-        options = self.options.ignored if self.options is not None else []
-        return sorted([*(self.model_extra or ()), *(f"options.{name}" for name in options)])
+    def unused(self) -> Iterable[str]:
+        """Return a level of thinking, which turns reasoning on as true does."""
+        return ("think",) if isinstance(self.think, str) else ()
 
 
 class CalledForm(Form):
@@ -76,6 +78,10 @@ class OllamaTurnForm(Form):
     tool_name: str | None = None
     tool_call_id: str | None = None
 
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other roles. Images of another role than the user's are refused."""
+        return self.all_except("role", "content", "images", *_FIELDS_OF_ROLE.get(self.role, ()))
+
 
 class OllamaChatForm(OllamaForm):
     """A request to `/api/chat`. Without messages, it loads the model."""
@@ -99,3 +105,7 @@ class ShowForm(Form):
 
     model: str = ""
     name: str = ""
+
+    def unused(self) -> Iterable[str]:
+        """Return the name beside the model."""
+        return ("name",) if self.model else ()

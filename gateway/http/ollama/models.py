@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, NotRequired
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, read_object
 from gateway.http.ollama.answers import OLLAMA
 from gateway.http.ollama.forms import ShowForm
-from gateway.http.openai.forms import read_form
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.models import ModelObject, find_model
 from gateway.http.operations import Operation
 from gateway.http.settings import HttpSettings
@@ -87,6 +87,7 @@ class ShownModel(AnswerShape):
     details: dict[str, Any]
     model_info: dict[str, Any]
     capabilities: list[str]
+    pagantic: NotRequired[IgnoredFields]
 
 
 class OllamaVersion(AnswerShape):
@@ -119,7 +120,8 @@ def model_operations(settings: HttpSettings) -> list[Operation]:
         name = form.model or form.name
         if not name:
             raise InvalidRequest("model is missing: GET /api/tags lists those there are")
-        return JSONResponse(shown(await find_model(client, settings, await name_in_use(client, settings, name))))
+        model = await find_model(client, settings, await name_in_use(client, settings, name))
+        return JSONResponse(naming_ignored(shown(model), form))
 
     async def version(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
         """Return the version of the API."""

@@ -5,14 +5,15 @@ Only fields that change the answer are declared. Other fields are kept as extras
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
-from gateway.http.bodies import SCHEMAS
+from gateway.http.bodies import SCHEMAS, AnswerShape
+from gateway.web.optional import OptionalFields
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
@@ -23,17 +24,77 @@ MAX_MESSAGES = 10_000
 MAX_NOTES = 16
 MAX_NOTE_CHARS = 512
 MAX_TOKENS = (1 << 31) - 1
+MAX_IGNORED = 64
+MAX_PATH_CHARS = 256
+_TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
+# For each type of a part or role of a message: the field that is read.
+_FIELD_OF_PART = {**dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(("image_url", "input_image"), "image_url")}
+_FIELDS_OF_ROLE = {"assistant": ("reasoning_content", "tool_calls"), "tool": ("tool_call_id",)}
 
 
-class Form(BaseModel):
-    """A JSON object. A null field counts as missing."""
+class Form(OptionalFields):
+    """A JSON object, which knows the fields that were sent without effect."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    @property
+    @cached_property
     def ignored(self) -> list[str]:
-        """The fields that were sent but have no effect here."""
-        return sorted(self.model_extra or ())
+        """The paths of fields that were sent but have no effect here, such as `messages[].name`. Long lists are cut."""
+        paths: set[str] = set()
+        for path in self.unused_paths():
+            paths.add(path[:MAX_PATH_CHARS])
+            if len(paths) == MAX_IGNORED:
+                break
+        return sorted(paths)
+
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the paths of fields without effect in this form and in the forms inside it."""
+        sent, values = self.model_fields_set, self.__dict__
+        unused = sent.intersection(self.unused())
+        yield from (type(self).model_fields[name].alias or name for name in unused if not _is_blank(values[name]))
+        yield from self.model_extra or ()
+        for name in sent - unused:
+            value = values.get(name)
+            if value is not None and not isinstance(value, str):
+                yield from _paths_inside(name, value)
+
+    def unused(self) -> Iterable[str]:
+        """Return the declared fields that have no effect beside the other fields."""
+        return ()
+
+    def all_except(self, *used: str) -> set[str]:
+        """Return the declared fields that were sent, except those that are used."""
+        return self.model_fields_set.difference(used, self.model_extra or ())
+
+
+def _is_blank(value: Any) -> bool:
+    """Return whether a value is a form without any field."""
+    return isinstance(value, Form) and not value.model_fields_set
+
+
+class IgnoredFields(AnswerShape):
+    """The fields of the request that had no effect."""
+
+    ignored: list[str]
+
+
+def naming_ignored(answer: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
+    """Return an answer that has no other extension with the fields of the request that had no effect."""
+    if not form.ignored:
+        return answer
+    return {**answer, "pagantic": IgnoredFields(ignored=form.ignored)}
+
+
+def _paths_inside(name: str, value: Any) -> Iterator[str]:
+    """Yield the paths of fields without effect in the forms that the value of a field contains."""
+    parts: Iterable[tuple[str, Any]] = ((name, value),)
+    if isinstance(value, list):
+        parts = ((f"{name}[]", part) for part in value if not isinstance(part, str))
+    elif isinstance(value, dict):
+        parts = ((f"{name}.{key}", part) for key, part in value.items() if not isinstance(part, str))
+    for place, part in parts:
+        if isinstance(part, Form):
+            yield from (f"{place}.{path}" for path in part.unused_paths())
 
 
 Notes = Annotated[
@@ -56,10 +117,16 @@ class ImageUrl(Form):
 class ContentPart(Form):
     """A part of a message's content: text, a refusal or an image. In `/v1/responses`, `image_url` is a string."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"text", "refusal"})  # A part of a text may be empty, but not absent.
+
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: ImageUrl | str | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of parts."""
+        return self.all_except("type", _FIELD_OF_PART.get(self.type, "refusal"))
 
     @property
     def data_url(self) -> str:
@@ -93,22 +160,42 @@ class MessageForm(Form):
     refusal: str | None = None
     tool_calls: list[CallForm] | None = None
     tool_call_id: str | None = None
-    name: str | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other roles, and a refusal beside content."""
+        refusal = ("refusal",) if self.role == "assistant" and self.content is None else ()
+        return self.all_except("role", "content", *_FIELDS_OF_ROLE.get(self.role, ()), *refusal)
 
 
 class FunctionForm(Form):
-    """A function that the caller runs."""
+    """A function that the caller runs. Its arguments satisfy `parameters` whether or not `strict` is set."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return `strict` if it permits arguments that do not satisfy the parameters."""
+        return ("strict",) if self.strict is False else ()
 
 
 class ToolForm(Form):
-    """A tool that the caller runs. Only functions are supported."""
+    """A function that the caller runs. A custom tool, which has no parameters, is left out."""
+
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"function"})  # The error of {} names the field that is missing in it.
 
     type: str
     function: FunctionForm | None = None
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the model cannot be offered the tool."""
+        return self.type == "custom"
+
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the type of a tool that is left out, or the paths inside another tool."""
+        return iter((f"type={self.type}",)) if self.is_left_out else super().unused_paths()
 
 
 class NamedFunction(Form):
@@ -117,28 +204,61 @@ class NamedFunction(Form):
     name: str
 
 
+class AllowedTool(Form):
+    """A tool that may be called, identified by its name. Only functions may be called."""
+
+    type: str
+    function: NamedFunction | None = None
+
+    @property
+    def function_name(self) -> str:
+        """The name of a function, or an empty string for another tool."""
+        return self.function.name if self.type == "function" and self.function is not None else ""
+
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the type of a tool that is no function, or the paths inside a function."""
+        return super().unused_paths() if self.function_name else iter((f"type={self.type}",))
+
+
 class AllowedTools(Form):
     """The subset of the given tools that may be called."""
 
     mode: Literal["auto", "required"] = "auto"
-    tools: list[ToolForm] = []
+    tools: list[AllowedTool] | None = None
+
+    @property
+    def function_names(self) -> frozenset[str]:
+        """The names of the functions that may be called."""
+        return frozenset(tool.function_name for tool in self.tools or ())
 
 
 class ToolChoiceForm(Form):
     """The tool that must be called, or the tools that may be called."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"function"})
+
     type: str
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of choices."""
+        return self.all_except("type", self.type)
 
 
 class JsonSchemaForm(Form):
     """A schema with its name. The answer satisfies the schema whether or not `strict` is set."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})  # The schema {} permits any value.
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
     name: str = ""
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return `strict` if it permits answers that do not satisfy the schema."""
+        return ("strict",) if self.strict is False else ()
 
 
 class ResponseFormat(Form):
@@ -146,6 +266,10 @@ class ResponseFormat(Form):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaForm | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return a schema beside another type."""
+        return self.all_except("type", self.type)
 
 
 class StreamOptions(Form):
@@ -156,6 +280,8 @@ class StreamOptions(Form):
 
 class MetadataForm(Form):
     """New metadata for a stored object."""
+
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"metadata"})  # Null and {} remove the metadata.
 
     metadata: Notes | None
 
@@ -183,6 +309,10 @@ class AnswerForm(Form):
         """Whether the last chunk of a stream has the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    def unused(self) -> Iterable[str]:
+        """Return the options of a stream if the answer is whole."""
+        return () if self.stream else ("stream_options",)
+
 
 class ChatForm(AnswerForm):
     """A request to `/v1/chat/completions`."""
@@ -199,6 +329,26 @@ class ChatForm(AnswerForm):
     modalities: list[str] | None = None
     store: bool | None = None
     metadata: Notes | None = None
+
+    def unused(self) -> Iterator[str]:
+        """Yield the fields that need another field, or that another field replaces."""
+        yield from super().unused()
+        has_tools = bool(self.tools or self.functions) or has_more_tools(self.pagantic)
+        reasons = {
+            "max_tokens": bool(self.max_completion_tokens),
+            "top_logprobs": not self.logprobs,
+            "reasoning_effort": self.reasoning_effort != "none",
+            "functions": self.tools is not None,
+            "tool_choice": not has_tools,
+            "function_call": self.tool_choice is not None or not has_tools,
+            "metadata": not self.store,
+        }
+        yield from (name for name, is_unused in reasons.items() if is_unused)
+
+
+def has_more_tools(fields: Mapping[str, Any] | None) -> bool:
+    """Return whether the SystemRequest in a form's field `pagantic` names tools, or brings tools of the caller."""
+    return any((fields or {}).get(name) for name in ("tools", "client_tools", "clientTools"))
 
 
 def read_form(value: Any, kind: type[FormT]) -> FormT:

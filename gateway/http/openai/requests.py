@@ -43,7 +43,11 @@ _CHOICE_MODES = {
     "required": message_pb2.TOOL_CHOICE_MODE_REQUIRED,
 }
 _ANY_OBJECT = '{"type":"object"}'
-_NO_PARAMETERS = {"type": "object", "properties": {}}
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+# A schema of parameters that has no other keywords lists its parameters in `properties` and `required`, or has none.
+_LISTING_KEYWORDS = frozenset({"type", "properties", "required", "title", "description", "$schema", "$id", "$comment"})
+# The modes that may offer every tool of the deployment if a request names none.
+_OFFERING_MODES = (execution_pb2.MODE_UNSPECIFIED, execution_pb2.MODE_CHAT, execution_pb2.MODE_STRUCTURED)
 
 
 def request_of(
@@ -157,7 +161,7 @@ def _said(form: MessageForm, place: str) -> message_pb2.Message:
 
 
 def _call(call: CallForm, place: str) -> message_pb2.ToolCall:
-    if call.function is None:
+    if call.function is None or call.type != "function":
         raise InvalidRequest(f"{place} calls no function, and only functions are known")
     return message_pb2.ToolCall(id=call.id, name=call.function.name, arguments_json=call.function.arguments or "{}")
 
@@ -165,8 +169,8 @@ def _call(call: CallForm, place: str) -> message_pb2.ToolCall:
 def _parts_of(form: MessageForm, place: str) -> list[message_pb2.ContentPart]:
     if isinstance(form.content, list):
         return [_part_of(part, f"{place}.content[{index}]") for index, part in enumerate(form.content)]
-    text = form.content
-    if text is None:
+    text = form.content or ""
+    if form.content is None and form.role == "assistant":
         text = form.refusal or ""
     return [message_pb2.ContentPart(text=text)]
 
@@ -202,34 +206,49 @@ def _set_output(request: execution_pb2.SystemRequest, form: AnswerForm) -> None:
 
 
 def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
-    choice = _choice_of(form)
-    request.client_tools.extend(map(_definition, _tools_of(form, choice)))
-    _set_choice(request.hints.tool_choice, choice)
-    if not (choice.type or request.client_tools or request.tools or request.hints.HasField("tool_choice")):
+    """Set the tools that the model may call: those that the request names, and no others."""
+    choice, choice_form = request.hints.tool_choice, _choice_of(form)
+    request.client_tools.extend(map(_definition, _tools_of(form, choice_form)))
+    _set_choice(choice, choice_form)
+    if request.client_tools or request.tools:
+        return
+    if choice.tool_name or choice.mode == message_pb2.TOOL_CHOICE_MODE_REQUIRED:
+        raise InvalidRequest(
+            "tool_choice asks for a call, but there is no tool to call: send tools, or name tools of the deployment in "
+            "pagantic.tools"
+        )
+    if request.mode in _OFFERING_MODES:
         # A chat that names no tools is offered every tool of the deployment, but clients of this API expect none.
-        request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
+        choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
+    elif request.mode == execution_pb2.MODE_PLAN and not request.HasField("plan"):
+        raise InvalidRequest(
+            "pagantic.mode is MODE_PLAN: send a plan, or name the tools of the planner in pagantic.tools"
+        )
 
 
 def _tools_of(form: ChatForm, choice: ToolChoiceForm) -> Sequence[FunctionForm]:
     """Return the functions that the model may call."""
     if not form.tools:
         return form.functions or ()
-    tools = [_function_of(tool, f"tools[{index}]") for index, tool in enumerate(form.tools)]
-    if choice.allowed_tools is None:
+    numbered = ((tool, f"tools[{index}]") for index, tool in enumerate(form.tools) if not tool.is_left_out)
+    tools = [_function_of(tool, place) for tool, place in numbered]
+    if choice.type != "allowed_tools" or choice.allowed_tools is None:
         return tools
-    allowed = {_function_of(tool, "tool_choice.allowed_tools").name for tool in choice.allowed_tools.tools}
-    return [tool for tool in tools if tool.name in allowed]
+    names = choice.allowed_tools.function_names
+    return [tool for tool in tools if tool.name in names]
 
 
 def _set_choice(chosen: message_pb2.ToolChoice, choice: ToolChoiceForm) -> None:
     mode = choice.type
-    if choice.function is not None:
+    if choice.type == "function" and choice.function is not None:
         chosen.tool_name = choice.function.name
         return
-    if choice.allowed_tools is not None:
+    if choice.type == "allowed_tools" and choice.allowed_tools is not None:
         mode = choice.allowed_tools.mode
     if mode in _CHOICE_MODES:
         chosen.mode = _CHOICE_MODES[mode]
+    elif mode in ("function", "allowed_tools"):
+        raise InvalidRequest(f"tool_choice.{mode} is missing")
     elif mode:
         raise InvalidRequest(f"tool_choice has the type {mode[:64]!r}: send 'function' or 'allowed_tools'")
 
@@ -244,8 +263,20 @@ def _choice_of(form: ChatForm) -> ToolChoiceForm:
 
 
 def _definition(tool: FunctionForm) -> message_pb2.ToolDefinition:
-    parameters = json.dumps(tool.parameters or _NO_PARAMETERS, ensure_ascii=False)
+    parameters = json.dumps(closed_parameters(tool.parameters or {}), ensure_ascii=False)
     return message_pb2.ToolDefinition(name=tool.name, description=tool.description or "", parameters_json=parameters)
+
+
+def closed_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a function's parameters. If it lists none, the function takes none, as OpenAI's API has it.
+
+    To a decoder, a schema without properties is an object with any members.
+    """
+    if parameters.keys() - _LISTING_KEYWORDS or parameters.get("properties") or parameters.get("required"):
+        return parameters
+    if parameters.get("type", "object") != "object":
+        return parameters
+    return {**parameters, **_NO_PARAMETERS}
 
 
 def _function_of(tool: ToolForm, place: str) -> FunctionForm:
@@ -268,7 +299,7 @@ def _set_hints(hints: execution_pb2.ExecutionHints, form: AnswerForm) -> None:
 def _stops_of(form: AnswerForm) -> list[str]:
     if isinstance(form.stop, str):
         return [form.stop]
-    return form.stop or []
+    return [stop for stop in form.stop or () if stop]
 
 
 def _biases(biases: Mapping[str, float]) -> Iterator[tuple[int, float]]:

@@ -28,7 +28,9 @@ from gateway.mcp.visits import Visit
 from gateway.web import refusal as web
 from gateway.web.bodies import read_body
 from gateway.web.callers import api_key_of
+from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
+from gateway.web.line_ends import escaping_line_ends
 from pagantic_common.domain.errors import Unauthenticated
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
@@ -74,6 +76,7 @@ class McpApp:
             server, stateless=True, max_request_body_size=settings.max_message_bytes
         )
         self.entry = Entry(settings)
+        self._cross_origin = CrossOrigin(settings)
         self._requests_of_sessions: set[tuple[str, str]] = set()
 
     @asynccontextmanager
@@ -86,9 +89,9 @@ class McpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (opened := await self._cross_origin.open(scope, receive, send)) is None:
             return
-        response = Response(send)
+        response = Response(escaping_line_ends(opened))
         try:
             with self.entry.counting():
                 await self._serve(Request(scope), scope, receive, response)

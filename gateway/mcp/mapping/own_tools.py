@@ -8,11 +8,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from mcp_types import Tool, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from gateway.web.optional import OptionalFields
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Options, chat_request, plan_request, plan_step, structured_request, vote_request
 from pagantic_common.domain.errors import InvalidRequest
@@ -22,7 +23,7 @@ Schema = dict[str, Any] | bool
 MAX_PROBLEMS = 8
 
 
-class _Arguments(BaseModel):
+class _Arguments(OptionalFields):
     """The common arguments of all tools."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +62,8 @@ class _Arguments(BaseModel):
 class AskArguments(_Arguments):
     """Arguments of `ask`."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"tools"})
+
     question: str = Field(description="The question, or the next words of a conversation.")
     session_id: str = Field("", description="Conversation to continue; empty stores none.")
     tools: list[str] | None = Field(
@@ -81,6 +84,8 @@ class AskArguments(_Arguments):
 class ExtractArguments(_Arguments):
     """Arguments of `extract`."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})
+
     text: str = Field(description="The text, with what is asked of it.")
     output_schema: Schema = Field(alias="schema", description="JSON Schema that the answer satisfies.")
     tools: list[str] = Field([], description="Names of the tools that the model may call before it answers.")
@@ -94,6 +99,8 @@ class ExtractArguments(_Arguments):
 
 class VoteArguments(_Arguments):
     """Arguments of `vote`."""
+
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})
 
     question: str = Field(description="The question.")
     output_schema: Schema = Field(alias="schema", description="JSON Schema that each answer satisfies.")
@@ -116,8 +123,10 @@ class VoteArguments(_Arguments):
         )
 
 
-class PlanStep(BaseModel):
+class PlanStep(OptionalFields):
     """A step of a plan."""
+
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -9,7 +9,7 @@ from gateway.http.streams import running
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.core.model.response import FinishReason
-from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+from tests.support.scripted_services import BreakingInference, ScriptedInference, answer, scripted_services
 
 CLOCK = {"name": "clock_of_client", "description": "Tells the time.", "input_schema": {"type": "object"}}
 CALL = ToolCall("c1", "clock_of_client", '{"zone":"UTC"}')
@@ -41,7 +41,7 @@ async def test_a_whole_message_has_its_text_usage_and_ids(served):
     assert (message.usage.input_tokens, message.usage.output_tokens) == (10, 3)
     assert message.id == f"msg_{message._request_id}"
     assert message.pagantic["request_id"] == message._request_id
-    assert message.pagantic["ignored"] == ["service_tier"]
+    assert message.pagantic["ignored"] == ["metadata", "service_tier"]
 
 
 async def test_a_stream_is_the_same_message(served):
@@ -53,7 +53,7 @@ async def test_a_stream_is_the_same_message(served):
         kinds = [event.type async for event in stream]
         message = await stream.get_final_message()
     assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
-    assert [block.text for block in message.content] == ["hellothere"]
+    assert [block.text for block in message.content] == ["hello there"]
     assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("end_turn", 10, 3)
 
 
@@ -131,15 +131,22 @@ async def test_a_wrong_request_is_the_clients_own_exception(served, fields):
         (Overloaded("the queue is full", code=ErrorCode.INFERENCE_OVERLOADED), 503, "overloaded_error"),
     ],
 )
-async def test_a_failure_of_the_model_is_a_status_or_an_event(served, failure, status, kind):
+async def test_a_failure_of_the_model_is_a_status_also_where_a_stream_is_asked_for(served, failure, status, kind):
     async with served(scripted(failure, failure)) as server, opened(server) as client:
         with pytest.raises(anthropic.APIStatusError) as raised:
             await asked(client)
         assert (raised.value.status_code, raised.value.body["error"]["type"]) == (status, kind)
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            await asked(client, stream=True)
+        assert (refused.value.status_code, refused.value.body["error"]["type"]) == (status, kind)
+
+
+async def test_a_failure_after_a_text_is_an_event(served):
+    async with served(scripted_services(BreakingInference())) as server, opened(server) as client:
         with pytest.raises(anthropic.APIStatusError) as broken:
             async for _ in await asked(client, stream=True):
                 pass
-        assert (broken.value.response.status_code, broken.value.body["error"]["type"]) == (200, kind)
+    assert (broken.value.response.status_code, broken.value.body["error"]["type"]) == (200, "api_error")
 
 
 @pytest.mark.parametrize(

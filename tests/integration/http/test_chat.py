@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.core.model.response import FinishReason
 from tests.support.http_app import chat_body, data_in, text_in
-from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+from tests.support.scripted_services import BreakingInference, ScriptedInference, answer, scripted_services
 
 CLOCK = {"type": "function", "function": {"name": "clock_of_client"}}
 CALL = ToolCall("c1", "clock_of_client", '{"zone":"UTC"}')
@@ -27,7 +27,7 @@ async def test_a_whole_answer_has_its_text_usage_and_ids(served):
         response = await server.chat(user="me")
     told = response.json()
     [choice] = told["choices"]
-    assert (response.status_code, told["object"], told["model"]) == (200, "chat.completion", "default")
+    assert (response.status_code, told["object"], told["model"]) == (200, "chat.completion", "scripted")
     expected = {"role": "assistant", "content": "hello", "refusal": None, "annotations": []}
     assert choice["message"] == expected
     assert (choice["index"], choice["finish_reason"], choice["logprobs"]) == (0, "stop", None)
@@ -51,7 +51,7 @@ async def test_a_stream_has_the_same_answer_in_events(served):
         text = (await response.aread()).decode()
     chunks = data_in(text)
     assert response.headers["content-type"].startswith("text/event-stream")
-    assert (chunks[0]["choices"][0]["delta"]["role"], text_in(chunks)) == ("assistant", "hellothere")
+    assert (chunks[0]["choices"][0]["delta"]["role"], text_in(chunks)) == ("assistant", "hello there")
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     assert {chunk["id"] for chunk in chunks} == {f"chatcmpl-{response.headers['x-request-id']}"}
     assert not any("usage" in chunk for chunk in chunks)
@@ -180,9 +180,9 @@ async def test_a_failure_of_the_model_is_a_status(served):
 
 
 async def test_a_failure_after_the_stream_began_is_an_event(served):
-    async with served(scripted(TOO_LONG)) as server, server.chat_stream() as response:
+    async with served(scripted_services(BreakingInference())) as server, server.chat_stream() as response:
         *_, last = data_in((await response.aread()).decode())
-    assert (response.status_code, last["error"]["code"]) == (200, "INFERENCE_CONTEXT_EXCEEDED")
+    assert (response.status_code, last["error"]["code"]) == (200, "INFERENCE_ENGINE_ERROR")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from services.orchestrator.core.model.response import FinishReason
 from services.orchestrator.ports.serving import ReplicaReport, ServedModel
 from tests.support.http_app import serving_http
 from tests.support.mcp_app import deployment
-from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+from tests.support.scripted_services import BreakingInference, ScriptedInference, answer, scripted_services
 from tests.support.scripted_serving import LOAD, ScriptedServing
 
 CLOCK = {"type": "function", "function": {"name": "clock_of_client", "parameters": {"type": "object"}}}
@@ -49,7 +49,7 @@ async def test_a_whole_chat_has_its_text_and_counts(served):
 async def test_a_stream_is_the_same_chat_in_lines(served):
     async with served(scripted(answer("hello there")), models={"llama": ""}) as server, opened(server) as client:
         parts = [part async for part in await client.chat("llama", [HI], stream=True)]
-    assert "".join(part.message.content for part in parts) == "hellothere"
+    assert "".join(part.message.content for part in parts) == "hello there"
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
     assert (parts[-1].done_reason, parts[-1].eval_count) == ("stop", 3)
 
@@ -117,14 +117,22 @@ async def test_a_wrong_request_is_the_clients_own_exception(served, fields, word
     assert told["pagantic"]["code"] == "CONFIG_INVALID"
 
 
-async def test_a_failure_of_the_model_is_a_status_or_a_line(served):
+async def test_a_failure_of_the_model_is_a_status_also_where_a_stream_is_asked_for(served):
     async with served(scripted(TOO_LONG, TOO_LONG), models={"llama": ""}) as server, opened(server) as client:
         with pytest.raises(ollama.ResponseError, match="the prompt is too long") as raised:
             await client.chat("llama", [HI])
+        with pytest.raises(ollama.ResponseError, match="the prompt is too long") as refused:
+            await anext(await client.chat("llama", [HI], stream=True))
+    assert (raised.value.status_code, refused.value.status_code) == (400, 400)
+
+
+async def test_a_failure_after_a_text_is_a_line(served):
+    services = scripted_services(BreakingInference())
+    async with served(services, models={"llama": ""}) as server, opened(server) as client:
         lines = await client.chat("llama", [HI], stream=True)
-        with pytest.raises(ollama.ResponseError, match="the prompt is too long"):
+        assert (await anext(lines)).message.content == "hello"
+        with pytest.raises(ollama.ResponseError, match="it broke"):
             await anext(lines)
-    assert raised.value.status_code == 400
 
 
 async def test_models_are_listed_and_shown(served):

@@ -111,7 +111,8 @@ async def test_a_model_is_loaded_and_unloaded_and_a_failure_of_all_replicas_is_t
         unloaded = (await server.http.post("/v1/models/embedder/unload")).json()["results"]
         serving.failures = [Aborted("in use", retry_after_s=1.0)]
         partly = await server.http.post("/v1/models/embedder/unload")
-        serving.failures = [InvalidRequest("no model", code=ErrorCode.CONFIG_NO_ENGINE)] * 2
+        unknown = {"unknown_model": "a/name"}
+        serving.failures = [InvalidRequest("no model", code=ErrorCode.CONFIG_NO_ENGINE, details=unknown)] * 2
         refused = await server.http.post("/v1/models/a/name/load")
     assert [one["address"] for one in loaded] == ["local", "other"]
     assert [one["was_loaded"] for one in unloaded] == [True, True]

@@ -30,7 +30,7 @@ async def test_vectors_are_in_the_order_of_the_texts_and_as_the_document_says(se
         one = (await embeddings(server, "one two")).json()
         both = (await embeddings(server, ["one two", "three"], model="text-embedding-3-small", user="u")).json()
     assert problems_of(both, "CreateEmbeddingResponse") == []
-    assert (both["model"], one["model"]) == ("text-embedding-3-small", "default")
+    assert (both["model"], one["model"]) == ("text-embedding-3-small", "embedder")
     assert [item["index"] for item in both["data"]] == [0, 1]
     assert both["data"][0] == one["data"][0]
     assert both["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
@@ -82,7 +82,7 @@ async def test_documents_are_ordered_by_relevance(served, path):
     assert [result["index"] for result in told["results"]] == [1, 0]
     assert told["results"][1] == {"index": 0, "relevance_score": 0.5}
     assert told["usage"] == {"prompt_tokens": 30, "total_tokens": 30}
-    assert told["pagantic"] == {"ignored": ["max_tokens_per_doc"]}
+    assert told["pagantic"] == {"ignored": ["documents[].id", "max_tokens_per_doc"]}
 
 
 async def test_documents_come_back_as_they_were_sent_if_that_is_asked_for(served):
@@ -100,7 +100,7 @@ async def test_without_a_cross_encoder_the_error_says_what_to_configure(served):
     inference.cross_encoders = ()
     async with served(scripted_services(inference)) as server:
         response = await rerank(server)
-    assert response.status_code == 404
+    assert response.status_code == 501
     error = response.json()["error"]
     assert error["code"] == ErrorCode.CONFIG_NO_ENGINE.value
     assert "PAGANTIC_INFERENCE_MODELS" in error["message"]

@@ -52,6 +52,7 @@ async def test_stored_chats_are_listed_by_model_and_metadata_oldest_first(served
         assert [one.id for one in (await chats.list(order="desc", limit=2)).data] == [ids[2], ids[1]]
         assert [one.id for one in (await chats.list(after=ids[0])).data] == ids[1:]
         assert [one.id for one in (await chats.list(model="b")).data] == [ids[2]]
+        assert [one.id for one in (await chats.list(model="")).data] == ids
         assert [one.id for one in (await chats.list(metadata={"n": "a"})).data] == ids[:2]
 
 

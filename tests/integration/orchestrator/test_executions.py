@@ -94,7 +94,7 @@ async def test_a_stream_gives_text_between_stored_events_and_ends_with_completed
     kinds = [event.WhichOneof("event") for event in events]
     assert kinds.count("content_delta") == 3
     assert kinds[-1] == "completed"
-    assert "".join(event.content_delta.text for event in events) == "onetwothree"
+    assert "".join(event.content_delta.text for event in events) == "one two three"
 
 
 async def test_structured_output_is_retried_and_its_streamed_text_is_discarded(tmp_path):

@@ -7,27 +7,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.http.anthropic.answers import error_body
 from gateway.http.anthropic.forms import MessagesForm
 from gateway.http.anthropic.requests import system_request_of
+from gateway.http.failures import error_of
 from gateway.http.openai.forms import read_form
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from tests.support.sample_images import sample_image
-from tests.unit.http.test_requests import JSON_VALUES
+from tests.unit.http.test_requests import JSON_VALUES, NO_PARAMETERS
 
 SYSTEM, USER = message_pb2.ROLE_SYSTEM, message_pb2.ROLE_USER
 ASSISTANT, TOOL = message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_TOOL
 HI = {"role": "user", "content": "hi"}
-CLOCK = {"name": "clock", "description": "Tells the time.", "input_schema": {"type": "object"}}
+ZONE = {"type": "object", "properties": {"zone": {"type": "string"}}}
+CLOCK = {"name": "clock", "description": "Tells the time.", "input_schema": ZONE}
 CALL = {"type": "tool_use", "id": "c1", "name": "clock", "input": {"zone": "UTC"}}
 CALLING = {"role": "assistant", "content": [CALL]}
 
 
+def form_of(**fields):
+    return read_form({"model": "m", "max_tokens": 9, "messages": [HI], **fields}, MessagesForm)
+
+
 def request(*messages, **fields):
-    body = {"model": "m", "max_tokens": 9, "messages": list(messages) or [HI], **fields}
-    return system_request_of(read_form(body, MessagesForm), "alias", 60.0)
+    return system_request_of(form_of(**{"messages": list(messages) or [HI], **fields}), "alias", 60.0)
 
 
 def said(made):
@@ -95,8 +101,77 @@ def test_a_choice_is_a_mode(choice, mode):
     assert (tool.name, tool.description, json.loads(tool.parameters_json)) == (
         "clock",
         "Tells the time.",
-        {"type": "object"},
+        ZONE,
     )
+
+
+@pytest.mark.parametrize("choice", [None, {"type": "auto"}, {"type": "none"}, {}])
+def test_a_request_that_names_no_tools_is_offered_none_whatever_it_chooses(choice):
+    assert request(tool_choice=choice).hints.tool_choice.mode == message_pb2.TOOL_CHOICE_MODE_NONE
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "calculator"}])
+def test_a_demand_for_a_call_without_tools_is_refused(choice):
+    with pytest.raises(InvalidRequest, match=r"^tool_choice asks for a call, but there is no tool to call"):
+        request(tool_choice=choice)
+
+
+@pytest.mark.parametrize("schema", [{}, {"input_schema": None}, {"input_schema": {"type": "object"}}])
+def test_a_tool_without_parameters_takes_none(schema):
+    (tool,) = request(tools=[{"name": "ping", **schema}]).client_tools
+    assert json.loads(tool.parameters_json) == NO_PARAMETERS
+
+
+def test_tools_of_anthropic_are_left_out_and_named():
+    types = ("web_search_20250305", "bash_20250124", "mcp_toolset", "tool_search_tool_bm25")
+    fields = {"tools": [CLOCK, *({"type": kind, "name": kind} for kind in types)]}
+    assert [tool.name for tool in request(**fields).client_tools] == ["clock"]
+    assert form_of(**fields).ignored == sorted(f"tools[].type={kind}" for kind in types)
+
+
+def test_a_system_message_keeps_its_place_among_the_messages():
+    short = {"role": "system", "content": [text("Be "), text("short.")]}
+    assert said(request(HI, short, HI)) == [(USER, "hi"), (SYSTEM, "Be short."), (USER, "hi")]
+    assert said(request(HI, {"role": "system", "content": "Go on."})) == [(USER, "hi"), (USER, "Go on.")]
+    with pytest.raises(
+        InvalidRequest, match=r"^messages\[1\]\.content\[0\] has the type 'image': models here read text"
+    ):
+        request(HI, {"role": "system", "content": [{"type": "image"}]})
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_a"}])
+def test_a_thread_is_refused_in_the_words_after_which_clients_send_all_messages(thread):
+    with pytest.raises(InvalidRequest, match=r"^thread is set: ") as refused:
+        request(thread=thread)
+    body = error_body(error_of(refused.value), 400, "r")
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    assert request(thread=None).messages
+
+
+def test_errors_without_a_code_of_this_api_have_no_details_of_it():
+    assert "details" not in error_body(error_of(InvalidRequest("a", details={"b": "c"})), 400, "r")["error"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"metadata": {"user_id": "u"}}, ["metadata"]),
+        ({"metadata": {"user_id": "u"}, "pagantic": {"keep_request": True}}, []),
+        ({"system": [text("a") | {"cache_control": {"type": "ephemeral"}}]}, ["system[].cache_control"]),
+        ({"thinking": {"type": "disabled", "budget_tokens": 9}}, ["thinking.budget_tokens"]),
+        ({"tools": [CLOCK | {"strict": False}]}, ["tools[].strict"]),
+        (
+            {"tools": [CLOCK], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            ["tool_choice.disable_parallel_tool_use"],
+        ),
+        (
+            {"messages": [heard(text("a") | {"cache_control": {}, "citations": None}, text("b") | {"id": "c"})]},
+            ["messages[].content[].cache_control", "messages[].content[].id"],
+        ),
+    ],
+)
+def test_fields_without_effect_are_named_at_every_depth(fields, ignored):
+    assert form_of(**fields).ignored == ignored
 
 
 def test_a_choice_may_name_a_tool():
@@ -167,11 +242,12 @@ def test_an_image_after_a_result_is_the_users():
         ([heard({"type": "text"})], {}, r"^messages\[0\]\.content\[0\]\.text is missing"),
         ([HI, CALLING, heard(result([{"type": "image"}]))], {}, r"^messages\[2\]\.content\[0\]\.content\[0\] has"),
         ([HI, CALLING, heard(result(call_id="c9"))], {}, "no tool call of a message before has this id"),
-        ([HI], {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"^tools\[0\] has the type 'web_"),
+        ([HI], {"tools": [{"type": "web_search", "name": "web_search"}]}, r"^tools\[0\] has the type 'web_search'"),
+        ([HI], {"tools": [{"input_schema": {}}]}, r"^tools\[0\]\.name is missing"),
         ([HI], {"tool_choice": {"type": "tool"}}, r"^tool_choice\.name is missing"),
         ([HI], {"max_tokens": 0}, "^max_tokens: "),
         ([HI], {"stop_sequences": ["a"] * 17}, "^stop_sequences: "),
-        ([{"role": "system", "content": "a"}], {}, r"^messages\[0\]\.role: "),
+        ([{"role": "tool", "content": "a"}], {}, r"^messages\[0\]\.role: "),
     ],
 )
 def test_a_request_that_cannot_be_done_is_refused_by_its_place(messages, fields, words):

@@ -167,7 +167,7 @@ def test_images_come_before_the_text_with_the_type_that_they_begin_like():
         (lambda: chat(HI, calling("clock"), result("1"), result("2")), r"^messages\[3\] is the result of ''"),
         (lambda: chat(options={"num_predict": -3}), r"^options\.num_predict: "),
         (lambda: chat(format="yaml"), "^format: "),
-        (lambda: chat(tools=[{"type": "custom"}]), r"^tools\[0\] has the type 'custom'"),
+        (lambda: chat(tools=[{"type": "sorcery"}]), r"^tools\[0\] has the type 'sorcery'"),
     ],
 )
 def test_a_request_that_cannot_be_done_is_refused_by_its_place(made, words):

@@ -21,6 +21,7 @@ ICON_URL = image_of("image/png", sample_image()).url
 USER = {"role": "user", "content": "What time is it?"}
 CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells the time.", "parameters": {"a": 1}}}
 LAMP = {"type": "function", "function": {"name": "lamp"}}
+NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 CALLING = {
     "role": "assistant",
     "content": None,
@@ -114,9 +115,9 @@ def test_the_result_of_an_unknown_call_is_refused(fields):
 def test_messages_of_functions_and_calls_of_other_tools_are_refused():
     with pytest.raises(InvalidRequest, match=r"^messages\[1\]\.role is 'function'"):
         request([USER, {"role": "function", "name": "clock", "content": "noon"}])
-    custom = {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {}}]}
-    with pytest.raises(InvalidRequest, match=r"^messages\[0\]\.tool_calls\[0\] calls no function"):
-        request([custom])
+    for call in ({"id": "c", "type": "custom", "custom": {}}, CALLING["tool_calls"][0] | {"type": "custom"}):
+        with pytest.raises(InvalidRequest, match=r"^messages\[0\]\.tool_calls\[0\] calls no function"):
+            request([{"role": "assistant", "tool_calls": [call]}])
 
 
 def test_tools_or_else_functions_are_tools_of_the_client():
@@ -126,16 +127,100 @@ def test_tools_or_else_functions_are_tools_of_the_client():
     assert made.client_tools[0].description == "Tells the time."
     assert [json.loads(tool.parameters_json) for tool in made.client_tools] == [
         {"a": 1},
-        {"type": "object", "properties": {}},
+        NO_PARAMETERS,
     ]
     assert not made.hints.HasField("tool_choice")
 
 
-def test_without_tools_none_is_offered_unless_the_extension_names_some():
-    assert choice_of(request()).mode == message_pb2.TOOL_CHOICE_MODE_NONE
+NAMES_NO_TOOLS = [
+    {},
+    {"tools": []},
+    {"tool_choice": "auto"},
+    {"tools": [], "tool_choice": "auto"},
+    {"function_call": "auto"},
+    {"functions": [], "function_call": "none"},
+    {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+    {"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [LAMP]}}},
+    {"pagantic": {"hints": {"tool_choice": {"mode": "TOOL_CHOICE_MODE_AUTO"}}}},
+    {"response_format": {"type": "json_object"}, "tool_choice": "auto"},
+]
+LAMP_ALONE = {"mode": "required", "tools": [LAMP]}
+DEMANDS_A_CALL = [
+    {"tool_choice": "required"},
+    {"tool_choice": {"type": "function", "function": {"name": "calculator"}}},
+    {"function_call": {"name": "calculator"}},
+    {"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "allowed_tools": LAMP_ALONE}},
+    {"pagantic": {"hints": {"tool_choice": {"mode": "TOOL_CHOICE_MODE_REQUIRED"}}}},
+    {"pagantic": {"hints": {"tool_choice": {"tool_name": "calculator"}}}},
+]
+
+
+@pytest.mark.parametrize("fields", NAMES_NO_TOOLS)
+def test_a_request_that_names_no_tools_is_offered_none_whatever_it_chooses(fields):
+    made = request(**fields)
+    assert (choice_of(made).mode, list(made.client_tools)) == (message_pb2.TOOL_CHOICE_MODE_NONE, [])
+
+
+@pytest.mark.parametrize("fields", DEMANDS_A_CALL)
+def test_a_demand_for_a_call_without_tools_is_refused(fields):
+    with pytest.raises(InvalidRequest, match=r"^tool_choice asks for a call, but there is no tool to call"):
+        request(**fields)
+
+
+def test_tools_of_the_deployment_are_offered_by_name_alone():
     assert not request(pagantic={"tools": ["clock"]}).hints.HasField("tool_choice")
-    own = {"hints": {"tool_choice": {"mode": "TOOL_CHOICE_MODE_AUTO"}}}
-    assert choice_of(request(pagantic=own)).mode == message_pb2.TOOL_CHOICE_MODE_AUTO
+    made = request(pagantic={"tools": ["clock"]}, tool_choice="required")
+    assert choice_of(made).mode == message_pb2.TOOL_CHOICE_MODE_REQUIRED
+    made = request(pagantic={"client_tools": [{"name": "door", "parameters_json": "{}"}]}, tool_choice="auto")
+    assert choice_of(made).mode == message_pb2.TOOL_CHOICE_MODE_AUTO
+
+
+def test_a_planner_must_be_told_its_tools():
+    with pytest.raises(InvalidRequest, match=r"^pagantic\.mode is MODE_PLAN: .*pagantic\.tools"):
+        request(pagantic={"mode": "MODE_PLAN"})
+    assert not request(pagantic={"mode": "MODE_PLAN", "plan": {}}).hints.HasField("tool_choice")
+    assert not request(pagantic={"mode": "MODE_PLAN", "tools": ["clock"]}).hints.HasField("tool_choice")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"parameters": None},
+        {"parameters": {}},
+        {"parameters": {"type": "object"}},
+        {"parameters": {"type": "object", "properties": {}}},
+        {"parameters": {"properties": {}, "additionalProperties": False, "type": "object"}},
+    ],
+)
+def test_a_function_without_parameters_takes_none(parameters):
+    (tool,) = request(tools=[{"type": "function", "function": {"name": "ping", **parameters}}]).client_tools
+    assert json.loads(tool.parameters_json) == NO_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object", "properties": {"a": {}}},
+        {"type": "object", "additionalProperties": True},
+        {"type": "object", "properties": {}, "required": ["a"]},
+        {"type": "object", "minProperties": 1},
+        {"type": "object", "patternProperties": {"^a": {}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+        {"anyOf": [{"type": "object"}]},
+        {"type": "array"},
+    ],
+)
+def test_parameters_that_are_described_are_kept_as_they_are(parameters):
+    function = {"name": "ping", "parameters": parameters}
+    (tool,) = request(tools=[{"type": "function", "function": function}]).client_tools
+    assert json.loads(tool.parameters_json) == parameters
+
+
+def test_a_custom_tool_is_left_out_and_named():
+    fields = {"tools": [CLOCK, {"type": "custom", "custom": {"name": "sed"}}]}
+    assert [tool.name for tool in request(**fields).client_tools] == ["clock"]
+    assert read_form({"messages": [USER], **fields}, ChatForm).ignored == ["tools[].type=custom"]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +261,8 @@ def test_allowed_tools_leave_the_others_out():
     ("fields", "words"),
     [
         ({"tool_choice": {"type": "custom"}}, "tool_choice has the type 'custom'"),
+        ({"tool_choice": {"type": "function"}}, r"tool_choice\.function is missing"),
+        ({"tool_choice": {"type": "allowed_tools"}}, r"tool_choice\.allowed_tools is missing"),
         ({"tools": [CLOCK, {"type": "web_search"}]}, r"tools\[1\] has the type 'web_search'"),
         ({"modalities": ["text", "audio"]}, "modalities are"),
         ({"response_format": {"type": "json_schema"}}, r"response_format\.json_schema\.schema is missing"),
@@ -291,7 +378,7 @@ def test_no_request_runs_longer_than_the_gateway_lets_it(timeout, expected_s):
         ({"stop": ["x"] * 17}, "stop: list should have at most 16 items"),
         ({"tool_choice": "some"}, "tool_choice: input should be 'auto', 'none' or 'required'"),
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name: field required"),
-        ({"function_call": {}}, "function_call.name: field required"),
+        ({"function_call": {"names": "a"}}, "function_call.name: field required"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name: field required"),
         ({"logit_bias": {"5": "x"}}, "logit_bias: "),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}, "response_format.json_schema.sch"),
@@ -309,12 +396,31 @@ def test_a_body_that_is_no_object_is_refused_as_a_whole():
         read_form([], ChatForm)
 
 
-def test_unknown_fields_are_named_as_ignored():
-    assert read_form({"messages": [USER], "user": "me", "verbosity": "low", "n": 1}, ChatForm).ignored == [
-        "user",
-        "verbosity",
-    ]
-    assert read_form({"messages": [USER]}, ChatForm).ignored == []
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({}, []),
+        ({"user": "me", "verbosity": "low", "n": 1}, ["user", "verbosity"]),
+        ({"user": None, "web_search_options": {}}, ["web_search_options"]),
+        ({"top_logprobs": 3}, ["top_logprobs"]),
+        ({"response_format": {"type": "json_object", "schema": {"type": "object"}}}, ["response_format.schema"]),
+        ({"messages": [USER | {"name": "a"}, USER | {"name": "b"}]}, ["messages[].name"]),
+        ({"tools": [CLOCK], "functions": [{"name": "door"}]}, ["functions"]),
+        ({"max_tokens": 4, "max_completion_tokens": 5}, ["max_tokens"]),
+        ({"metadata": {"a": "b"}, "stream_options": {"include_usage": True}}, ["metadata", "stream_options"]),
+        ({"stream_options": {"include_usage": None}, "stream": False}, []),
+        ({"reasoning_effort": "low", "tool_choice": "auto"}, ["reasoning_effort", "tool_choice"]),
+        (
+            {"tools": [{"type": "function", "function": {"name": "lamp", "strict": False}}]},
+            ["tools[].function.strict"],
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "lamp", "strict": True}}]}, []),
+        ({"a" * 300: 1}, ["a" * 256]),
+        ({f"{number:02}": 1 for number in range(99)}, [f"{number:02}" for number in range(64)]),
+    ],
+)
+def test_fields_without_effect_are_named_at_every_depth(fields, ignored):
+    assert read_form({"messages": [USER], **fields}, ChatForm).ignored == ignored
 
 
 @given(st.sampled_from(sorted(ChatForm.model_fields)), JSON_VALUES)

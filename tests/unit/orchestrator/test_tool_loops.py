@@ -2,6 +2,7 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode
+from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Infer, RunTools
 from services.orchestrator.core.execution.inputs import Enforced, Inferred, ToolsRan
 from services.orchestrator.core.model.contract import OutputContract, Rule
@@ -9,7 +10,8 @@ from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
-from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, drive, finish_of, request, said
+from tests.unit.orchestrator.test_client_tools import OPEN, OPENED
+from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, VALID, drive, finish_of, request, said
 
 PREPARED = Prepared(tools=(CLOCK,))
 AGAIN = ToolCall("c2", "clock", " { } ")
@@ -112,3 +114,23 @@ def test_an_answer_that_a_stop_text_ended_at_once_is_empty_without_a_warning():
     called = drive(request(hints=Hints(stop=("a",))), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), stopped)
     assert finish_of(called).response.failure is None, "the caller asked for the end, so nothing is asked again"
     assert finish_of(drive(request(hints=Hints(stop=("a",))), Prepared(), said(""))).response.failure is None
+
+
+def test_the_texts_beside_calls_come_before_the_answer_as_they_streamed():
+    inputs = (said("Let me look.", [CALL]), ToolsRan((RECORD,)), said("And ", [ZONED]), ToolsRan((RECORD,)))
+    response = finish_of(drive(request(), PREPARED, *inputs, said("it is noon."))).response
+    assert (response.earlier_content, response.content) == ("Let me look.And ", "it is noon.")
+
+
+def test_the_text_beside_the_callers_calls_is_the_answer_and_earlier_ones_come_before():
+    work = request(client_tools=(OPEN,))
+    inputs = (said("Let me look.", [CALL]), ToolsRan((RECORD,)), said("Opening.", [OPENED]))
+    response = finish_of(drive(work, Prepared(tools=(CLOCK, OPEN)), *inputs)).response
+    assert (response.earlier_content, response.content, response.tool_calls) == ("Let me look.", "Opening.", (OPENED,))
+
+
+def test_the_texts_before_a_constrained_answer_did_not_stream():
+    work = request(Mode.STRUCTURED, tools=("clock",), output=OutputContract(schema_json='{"type":"string"}'))
+    prepared = Prepared(tools=(CLOCK,), engine_text="grammar")
+    outcomes = drive(work, prepared, said("Let me look.", [CALL]), ToolsRan((RECORD,)), said("noon"), said('"noon"'))
+    assert finish_of([*outcomes, machine.step(outcomes[-1].run, Enforced(VALID))]).response.earlier_content == ""

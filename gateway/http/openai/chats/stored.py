@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NotRequired
 
 from starlette.datastructures import QueryParams
@@ -111,7 +112,7 @@ def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
     if execution.state.current != execution_pb2.LIFECYCLE_STATE_COMPLETE:
         return False
     echo = echo_of(execution)
-    if query.get("model", echo["model"]) != echo["model"]:
+    if query.get("model") not in (None, "", echo["model"]):
         return False
     metadata = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[") and name[-1] == "]"}
     return bool(metadata.items() <= echo["metadata"].items())
@@ -134,7 +135,8 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     form = read_form(read_object(body), MetadataForm)
     execution = await _find(client, request.path_params["completion_id"])
     echo = echo_of(execution) | {"metadata": form.metadata or {}}
-    return JSONResponse(await _object(client, await client.update_execution(execution.request_id, echo_metadata(echo))))
+    changed = await client.update_execution(execution.request_id, echo_metadata(echo))
+    return JSONResponse(await _object(client, changed, form.ignored))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
@@ -162,13 +164,15 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
     return execution
 
 
-async def _object(client: AsyncClient, execution: execution_pb2.Execution) -> ChatCompletion:
+async def _object(
+    client: AsyncClient, execution: execution_pb2.Execution, ignored: Sequence[str] = ()
+) -> ChatCompletion:
     echo = echo_of(execution)
     others = (choice_id(execution.request_id, index) for index in range(1, echo["n"]))
     choices = await asyncio.gather(*(client.get_execution(execution_id) for execution_id in others))
     heading = Heading(ID_PREFIX + execution.request_id, echo["model"], echo["created"])
     responses = [execution.response, *(choice.response for choice in choices)]
-    chat = completion_of(heading, responses, ())
+    chat = completion_of(heading, responses, ignored)
     chat["metadata"] = echo["metadata"]
     return chat
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NotRequired, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypeVar
 
 from pydantic import Field, StrictBool, StrictStr
 from starlette.requests import Request
@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.forms import MAX_MESSAGES, Form, MoreFields, read_form
+from gateway.http.openai.models import DefaultName
 from gateway.http.openai.requests import bound_time, read_extension
 from gateway.http.openai.responses.objects import ResponseUsage, usage_of
 from gateway.http.operations import OPENAI, Operation
@@ -36,15 +37,22 @@ _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 MAX_QUESTIONS = 400
 MAX_ANSWERS = 255
+_FIELDS_OF_QUESTION = {"choice": ("choices",), "score": ("levels",)}
 
 
 class InputPart(Form):
     """A part of a text. Images cannot be read."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"text", "refusal", "data"})  # A part may be empty, but not absent.
+
     type: str
     text: str | None = None
     refusal: str | None = None
     data: dict[str, Any] | list[dict[str, Any]] | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of parts."""
+        return self.all_except("type", {"input_json": "data", "refusal": "refusal"}.get(self.type, "text"))
 
 
 Text = str | list[InputPart]
@@ -61,6 +69,12 @@ class InputItem(Form):
     arguments: str = ""
     input: str = ""
     output: Text | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of items, and the input of a call beside its arguments."""
+        if self.type in _CALLS:
+            return self.all_except("type", "call_id", "name", "arguments", *(() if self.arguments else ("input",)))
+        return self.all_except("type", *(("call_id", "output") if self.type in _OUTPUTS else ("role", "content")))
 
 
 class ChoiceOption(Form):
@@ -85,6 +99,10 @@ class QuestionForm(Form):
     name: str | None = None
     choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
     levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the answers of other types of questions."""
+        return self.all_except("type", "instructions", "name", *_FIELDS_OF_QUESTION.get(self.type, ()))
 
 
 class DecisionForm(Form):
@@ -136,13 +154,16 @@ class DecisionList(AnswerShape):
 
 def decision_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation of decisions."""
+    default_name = DefaultName(settings)
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer questions about an input."""
         form = read_form(read_object(body), DecisionForm)
         system_request = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
         take_request_id(system_request, request)
-        return JSONResponse(decision_of(form, raise_for_error(await client.execute(system_request))))
+        response = raise_for_error(await client.execute(system_request))
+        name = await default_name.or_sent(form.model, client, request)
+        return JSONResponse(decision_of(form, name, response))
 
     return [Operation(OPENAI, "POST /v1/decisions", decide, "decide", DecisionForm, DecisionList)]
 
@@ -243,11 +264,11 @@ def _level(level: ScoreLevel) -> decision_pb2.Level:
     return decision_pb2.Level(label=level.label, description=level.description or "")
 
 
-def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> DecisionList:
-    """Return the object of `/v1/decisions` for a response. Abstentions become refusals."""
+def decision_of(form: DecisionForm, name: str, response: execution_pb2.SystemResponse) -> DecisionList:
+    """Return the object of `/v1/decisions` with this name of the model. Abstentions become refusals."""
     answered = zip(form.questions, response.decisions, strict=True)
     return {
-        "model": form.model or "default",
+        "model": name,
         "answers": [_answer(question, decision) for question, decision in answered],
         "usage": usage_of(response.token_usage),
         "pagantic": {

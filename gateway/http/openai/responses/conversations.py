@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from typing import Literal
+from typing import Literal, NotRequired
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object
-from gateway.http.openai.forms import read_form
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, read_page_query
-from gateway.http.openai.responses.forms import ConversationForm, ItemsForm
+from gateway.http.openai.responses.forms import ConversationForm, ConversationUpdateForm, ItemsForm
 from gateway.http.openai.responses.items import Item, items_of_messages, without_item
 from gateway.http.openai.responses.references import (
     find_calls,
@@ -40,6 +40,7 @@ class Conversation(AnswerShape):
     object: Literal["conversation"]
     created_at: int
     metadata: dict[str, str]
+    pagantic: NotRequired[IgnoredFields]
 
 
 def conversation_operations() -> list[Operation]:
@@ -56,7 +57,7 @@ def conversation_operations() -> list[Operation]:
             makes="conversation_id",
         ),
         Operation(OPENAI, f"GET {_ONE}", _retrieve, "getConversation", answer=Conversation),
-        Operation(OPENAI, f"POST {_ONE}", _update, "updateConversation", ConversationForm, Conversation),
+        Operation(OPENAI, f"POST {_ONE}", _update, "updateConversation", ConversationUpdateForm, Conversation),
         Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteConversation", answer=Deleted),
         Operation(
             OPENAI,
@@ -77,7 +78,8 @@ async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer
     form = read_form(read_object(body or b"{}"), ConversationForm)
     messages = messages_of_items(await resolve_references(client, form.items or (), "items"), {}, "items")
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
-    return JSONResponse(_object(await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)))
+    made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
+    return JSONResponse(naming_ignored(_object(made), form))
 
 
 async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answer:
@@ -87,9 +89,10 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Change the metadata of a conversation."""
-    form = read_form(read_object(body), ConversationForm)
+    form = read_form(read_object(body), ConversationUpdateForm)
     session = await _find(client, request)
-    return JSONResponse(_object(await client.update_session(session.session_id, {NOTES: form.metadata or {}})))
+    changed = await client.update_session(session.session_id, {NOTES: form.metadata or {}})
+    return JSONResponse(naming_ignored(_object(changed), form))
 
 
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
@@ -121,15 +124,14 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Add items to a conversation."""
     form = read_form(read_object(body), ItemsForm)
-    items, conversation_id = (
-        await resolve_references(client, form.items, "items"),
-        request.path_params["conversation_id"],
-    )
+    conversation_id = request.path_params["conversation_id"]
+    items = await resolve_references(client, form.items, "items")
     calls = await find_calls(client, conversation_id, items)
     messages = messages_of_items(items, names_of_calls(calls), "items")
     changed = await client.update_session(conversation_id, {}, appended=messages)
     first = changed.message_count - len(messages)
-    return JSONResponse(list_of(items_of_messages(messages, conversation_id, first)))
+    added = list_of(items_of_messages(messages, conversation_id, first))
+    return JSONResponse(naming_ignored(added, form))
 
 
 async def _item(client: AsyncClient, request: Request, _body: bytes) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Literal, NotRequired
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -13,8 +13,9 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, read_object, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.counting import count_prompt
-from gateway.http.openai.forms import read_form, require_model
-from gateway.http.openai.responses.forms import ResponseForm
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
+from gateway.http.openai.models import DefaultName
+from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
 from gateway.http.openai.responses.references import find_calls, resolve_references
 from gateway.http.openai.responses.requests import head_of, system_request_of
@@ -36,10 +37,12 @@ class InputTokens(AnswerShape):
 
     object: Literal["response.input_tokens"]
     input_tokens: int
+    pagantic: NotRequired[IgnoredFields]
 
 
 def creation_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations that make responses and summaries, and that count tokens."""
+    default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer an input."""
@@ -49,9 +52,11 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
         sent = await _resolve(client, form, request, settings)
-        head = head_of(form, sent, int(time.time()))
+        name = await default_name.or_sent(form.model, client, request)
+        head = head_of(form, sent, int(time.time()), name)
         if form.stream:
-            return send_answer(client.stream(sent), ResponseEvents(head), sent.request_id)
+            opens_at_once = bool(form.background)  # The client may need the id before the execution begins.
+            return send_answer(client.stream(sent), ResponseEvents(head), sent.request_id, opens_at_once=opens_at_once)
         if form.background:
             async with aclosing(client.stream(sent)) as events:
                 await anext(events)
@@ -62,21 +67,23 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Summarize a conversation."""
         value = read_object(body)
         require_model(value)
-        sent = await _resolve(client, read_form(value, ResponseForm), request, settings)
+        form = read_form(value, SummaryForm)
+        sent = await _resolve(client, form, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
-        return JSONResponse(compaction_of(ResponseHead(sent, {}), int(time.time()), response))
+        return JSONResponse(naming_ignored(compaction_of(ResponseHead(sent, {}), int(time.time()), response), form))
 
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
-        form = await _with_stored_items(client, read_form({"input": "", **fields}, ResponseForm))
+        form = await _with_stored_items(client, read_form({"input": "", **fields}, CountForm))
         earlier = await _earlier_messages(client, form)
         system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         counted = await count_prompt(client, system_request)
-        return JSONResponse(InputTokens(object="response.input_tokens", input_tokens=counted))
+        tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted}
+        return JSONResponse(naming_ignored(tokens, form))
 
     return [
         Operation(
@@ -95,7 +102,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses/compact",
             compact,
             "compactResponse",
-            ResponseForm,
+            SummaryForm,
             Compaction,
             required=("model",),
         ),
@@ -104,7 +111,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             "POST /v1/responses/input_tokens",
             count,
             "countInputTokens",
-            ResponseForm,
+            CountForm,
             InputTokens,
             may_be_empty=True,
         ),

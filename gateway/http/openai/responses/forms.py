@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, MoreFields, Notes
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, MoreFields, Notes, has_more_tools
 
 # Maximum number of items that a call can add to a conversation.
 MAX_ITEMS = 20
+LOGPROBS = "message.output_text.logprobs"
+NAMESPACE = "namespace"
+_FIELDS_OF_ITEM = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),  # A request may use the namespace, too.
+    "function_call_output": ("call_id", "output"),
+    "compaction": ("encrypted_content",),
+    "item_reference": ("id",),
+}
+# Types of tools that OpenAI runs, or whose input has no schema.
+_OTHER_TOOLS = frozenset(
+    {
+        *("apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom", "file_search"),
+        *("image_generation", "local_shell", "mcp", "programmatic_tool_calling", "shell", "tool_search"),
+    }
+)
 
 
 class ItemForm(Form):
@@ -20,28 +37,54 @@ class ItemForm(Form):
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[ContentPart] | None = None
     call_id: str | None = None
+    namespace: str | None = None
     name: str | None = None
     arguments: str | None = None
     output: str | list[ContentPart] | None = None
     summary: list[ContentPart] | None = None
     encrypted_content: str | None = None
 
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of items. Reasoning is read from its content, or else from its summary."""
+        reasoning = ("summary",) if self.content is None else ("content",)
+        return self.all_except("type", *_FIELDS_OF_ITEM.get(self.type, reasoning))
+
 
 class ResponseToolForm(Form):
-    """A tool that the caller runs. Only functions are supported."""
+    """A function that the caller runs, or a namespace of functions. Tools that OpenAI runs are left out."""
 
     type: str
     name: str = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    tools: list[ResponseToolForm] | None = None
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the model cannot be offered the tool."""
+        return self.type in _OTHER_TOOLS or self.type.startswith("web_search")
+
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the type of a tool that is left out, or the paths inside another tool."""
+        return iter((f"type={self.type}",)) if self.is_left_out else super().unused_paths()
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of the other type, and `strict` if it permits arguments that break the schema."""
+        if self.type == NAMESPACE:
+            return self.all_except("type", "name", "tools")
+        return self.all_except("type", "name", "description", "parameters", "strict" if self.strict else "")
 
 
 class NamedTool(Form):
-    """A tool, identified by its name."""
+    """A tool, identified by its name. Only functions may be called."""
 
     type: str
     name: str = ""
+
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the type of a tool that is no function, or the paths inside a function."""
+        return super().unused_paths() if self.type == "function" else iter((f"type={self.type}",))
 
 
 class ToolChoice(Form):
@@ -52,15 +95,27 @@ class ToolChoice(Form):
     mode: Literal["auto", "required"] | None = None
     tools: list[NamedTool] | None = None
 
+    def unused(self) -> Iterable[str]:
+        """Return the fields of other types of choices."""
+        return self.all_except("type", *(("mode", "tools") if self.type == "allowed_tools" else ("name",)))
+
 
 class TextFormat(Form):
-    """The form of the answer."""
+    """The form of the answer. It has the schema whether or not `strict` is set."""
 
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})  # The schema {} permits any value.
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
     type: Literal["text", "json_object", "json_schema"]
     name: str = ""
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    description: str | None = None
+    strict: bool | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields of a schema beside another type, and those that change no answer."""
+        used = ("name", "schema_", "strict" if self.strict else "") if self.type == "json_schema" else ()
+        return self.all_except("type", *used)
 
 
 class TextForm(Form):
@@ -73,6 +128,10 @@ class ReasoningForm(Form):
     """Whether a reasoning model thinks."""
 
     effort: str | None = None
+
+    def unused(self) -> Iterable[str]:
+        """Return an effort that does not turn reasoning off."""
+        return () if self.effort == "none" else ("effort",)
 
 
 class ConversationName(Form):
@@ -90,6 +149,8 @@ class PromptForm(Form):
 
 class ResponseForm(Form):
     """A request to `/v1/responses`."""
+
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"input"})  # An empty text is what the user said.
 
     model: str = ""
     input: str | Annotated[list[ItemForm], Field(max_length=MAX_MESSAGES)] | None = None
@@ -124,12 +185,53 @@ class ResponseForm(Form):
             return self.conversation.id
         return self.conversation or ""
 
+    def unused(self) -> Iterable[str]:
+        """Return a tool choice without tools to choose from."""
+        return () if self.tools or has_more_tools(self.pagantic) else ("tool_choice",)
+
+    def unused_paths(self) -> Iterator[str]:
+        """Yield the unused paths, namespaces of calls that no tool has, and names of output that no response has."""
+        is_known = self._has_all_namespaces()
+        yield from (path for path in super().unused_paths() if not (is_known and path == "input[].namespace"))
+        yield from (f"include={name}" for name in self.include or () if name != LOGPROBS)
+
+    def _has_all_namespaces(self) -> bool:
+        """Return whether the namespaces of all calls are among the tools."""
+        namespaces = {tool.name for tool in self.tools or () if tool.type == NAMESPACE}
+        items = self.input if isinstance(self.input, list) else ()
+        return all(item.namespace in namespaces for item in items if item.namespace)
+
+
+class SummaryForm(ResponseForm):
+    """A request to `/v1/responses/compact`."""
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields that shape a response but no summary."""
+        return ("include", "metadata", "store", "stream", "text", "tool_choice", "tools", "top_logprobs")
+
+
+class CountForm(ResponseForm):
+    """A request to `/v1/responses/input_tokens`."""
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields that are no part of the prompt."""
+        prompt = ("input", "instructions", "conversation", "previous_response_id", "prompt", "tools", "tool_choice")
+        return self.all_except("model", "pagantic", *prompt)
+
 
 class ConversationForm(Form):
     """A request that creates a conversation or changes its metadata."""
 
     items: Annotated[list[ItemForm], Field(max_length=MAX_ITEMS)] | None = None
     metadata: Notes | None = None
+
+
+class ConversationUpdateForm(ConversationForm):
+    """A request that changes the metadata of a conversation."""
+
+    def unused(self) -> Iterable[str]:
+        """Return the items, which are added by themselves."""
+        return ("items",)
 
 
 class ItemsForm(Form):

@@ -39,22 +39,34 @@ class Item(AnswerShape):
     summary: NotRequired[list[dict[str, Any]]]
     call_id: NotRequired[str]
     name: NotRequired[str]
+    namespace: NotRequired[str]
     arguments: NotRequired[str]
     output: NotRequired[str]
 
 
 def output_items(response: execution_pb2.SystemResponse, status: str) -> list[Item]:
     """Return the items of a response, whose message gets this status."""
-    response_id = response.request_id
+    owner = response.request_id
     items: list[Item] = []
     if response.reasoning:
-        items.append(reasoning_item(f"rs_{response_id}", response.reasoning))
+        items.append(reasoning_item(id_of_item("rs", owner), response.reasoning))
     text = text_of(response)
     if text or not response.tool_calls:
         logprobs = (logprobs_of(response) or {"content": []})["content"]
-        items.append(message_item(f"msg_{response_id}", text, status, logprobs))
-    items += [call_item(f"fc_{response_id}_{index}", call) for index, call in enumerate(response.tool_calls)]
+        items.append(message_item(id_of_item("msg", owner), text, status, logprobs))
+    items += [call_item(id_of_item("fc", owner, index), call) for index, call in enumerate(response.tool_calls)]
     return items
+
+
+def id_of_item(prefix: str, owner: str, number: int = 0) -> str:
+    """Return the id of a response's item. Calls, and items that are not the first of their kind, are numbered.
+
+    Args:
+    prefix: The kind of the item: msg, rs, or fc.
+    owner: The request id of the response.
+    number: Position of the item among the items of its kind.
+    """
+    return f"{prefix}_{owner}_{number}" if prefix == "fc" or number else f"{prefix}_{owner}"
 
 
 def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[str, Any]] = ()) -> Item:

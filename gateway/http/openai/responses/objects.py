@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, cast
 
 from gateway.http.bodies import AnswerShape
-from gateway.http.openai.answers import Extension, extension_of, finish_reason_of, is_filtered, is_unfinished
+from gateway.http.openai.answers import (
+    Extension,
+    extension_of,
+    finish_reason_of,
+    is_filtered,
+    is_unfinished,
+    was_stopped,
+)
 from gateway.http.openai.responses.items import Item, output_items
-from pagantic.common.v1 import error_pb2, usage_pb2
+from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.codec.errors import failure_from_proto
 
 ID_PREFIX = "resp_"
 KIND = "response"
+AS_SENT = "as_sent"  # The part of an echo that describes the sent format and tools, apart from their schemas.
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 _UNLESS_SENT: dict[str, Any] = {
@@ -25,7 +34,7 @@ _UNLESS_SENT: dict[str, Any] = {
     "max_output_tokens": None,
     "max_tool_calls": None,
     "metadata": {},
-    "model": "default",
+    "model": "",
     "parallel_tool_calls": True,
     "presence_penalty": 0.0,
     "previous_response_id": None,
@@ -60,7 +69,7 @@ class ResponseFailure(AnswerShape):
 
 
 class ResponseObject(AnswerShape):
-    """A response. Only an ended response has `pagantic`."""
+    """A response. Only an ended response has `usage` and `pagantic`."""
 
     id: str
     object: Literal["response"]
@@ -73,7 +82,7 @@ class ResponseObject(AnswerShape):
     output: list[Item]
     text: dict[str, Any]
     tools: list[dict[str, Any]]
-    usage: ResponseUsage
+    usage: ResponseUsage | None
     metadata: dict[str, str]
     pagantic: NotRequired[Extension]
 
@@ -98,17 +107,33 @@ class ResponseHead:
         """The id of the response."""
         return ID_PREFIX + self.request.request_id
 
+    def as_named(self, item: Item) -> Item:
+        """Return an item. A call of a function in a namespace gets the names of both as they were sent."""
+        sent = self._as_sent("functions").get(item.get("name", ""), {})
+        if item["type"] == "function_call" and sent.get("namespace"):
+            item["name"], item["namespace"] = sent["name"], sent["namespace"]
+        return item
+
     def running(self) -> ResponseObject:
         """Return the response while it has no answer yet."""
         running = self.queued()
         running["status"] = "in_progress"
         return running
 
-    def ended(self, response: execution_pb2.SystemResponse) -> ResponseObject:
-        """Return the response with its answer, or with the reason that it has none."""
+    def begun(self) -> ResponseObject:
+        """Return the response at the beginning of its stream. A response in the background may have to wait."""
+        return self.queued() if self.echo.get("background") else self.running()
+
+    def ended(self, response: execution_pb2.SystemResponse, items: Sequence[Item] = ()) -> ResponseObject:
+        """Return the response with its answer, or with the reason that it has none.
+
+        Args:
+        response: The response of the orchestrator.
+        items: The items of the answer, if a stream had them. Otherwise they are those of the whole answer.
+        """
         ended, status = self.queued(), status_of(response)
         ended["status"] = status
-        ended["output"] = output_items(response, "completed" if status == "completed" else "incomplete")
+        ended["output"] = [*items] or [self.as_named(item) for item in output_items(response, status_of_item(response))]
         ended["usage"] = usage_of(response.token_usage)
         ended["pagantic"] = extension_of([response], self.ignored)
         if status == "incomplete":
@@ -131,17 +156,53 @@ class ResponseHead:
             "instructions": self.request.prompt.text or None,
             "output": [],
             "service_tier": "default",
-            "text": {"format": _format_of(self.request)},
-            "tools": [_tool_of(tool) for tool in self.request.client_tools],
-            "usage": usage_of(usage_pb2.TokenUsage()),
+            "text": {"format": self._format()},
+            "tools": self._tools(),
+            "usage": None,
             **_UNLESS_SENT,
-            **self.echo,
+            **{name: value for name, value in self.echo.items() if name != AS_SENT},
         }
         return cast("ResponseObject", fields)
+
+    def _as_sent(self, part: str) -> dict[str, Any]:
+        kept: dict[str, Any] = self.echo.get(AS_SENT, {}).get(part) or {}
+        return kept
+
+    def _format(self) -> dict[str, Any]:
+        """Return the format as it was sent, or that of a schema in the field `pagantic`."""
+        schema_json = self.request.output.schema_json
+        sent = self._as_sent("format")
+        if not sent and schema_json:
+            sent = {"type": "json_schema", "name": "answer", "strict": True}
+        if sent.get("type") == "json_schema":
+            return {**sent, "schema": json.loads(schema_json)}
+        return sent or {"type": "text"}
+
+    def _tools(self) -> list[dict[str, Any]]:
+        """Return the functions as they were sent, each in its namespace if it has one."""
+        functions, namespaces = self._as_sent("functions"), self._as_sent("namespaces")
+        groups: dict[str, list[dict[str, Any]]] = {}
+        tools: list[dict[str, Any]] = []
+        for definition in self.request.client_tools:
+            sent = functions.get(definition.name, {"name": definition.name, "namespace": "", "strict": None})
+            namespace = sent["namespace"]
+            if namespace and namespace not in groups:
+                groups[namespace] = []
+                described = {"description": namespaces.get(namespace, ""), "tools": groups[namespace]}
+                tools.append({"type": "namespace", "name": namespace, **described})
+            groups.get(namespace, tools).append(_tool_of(definition, sent))
+        return tools
+
+
+def status_of_item(response: execution_pb2.SystemResponse) -> str:
+    """Return the status of the message of a response that has ended."""
+    return "completed" if status_of(response) == "completed" else "incomplete"
 
 
 def status_of(response: execution_pb2.SystemResponse) -> Status:
     """Return the status of a response that has ended."""
+    if was_stopped(response):
+        return "completed"
     if is_unfinished(response):
         return "incomplete"
     if response.error.code in _CANCELLED:
@@ -164,17 +225,12 @@ def usage_of(usage: usage_pb2.TokenUsage) -> ResponseUsage:
     }
 
 
-def _format_of(request: execution_pb2.SystemRequest) -> dict[str, Any]:
-    if not request.output.schema_json:
-        return {"type": "text"}
-    return {"type": "json_schema", "name": "answer", "schema": json.loads(request.output.schema_json), "strict": True}
-
-
-def _tool_of(tool: Any) -> dict[str, Any]:
+def _tool_of(definition: message_pb2.ToolDefinition, sent: dict[str, Any]) -> dict[str, Any]:
+    parameters = sent["parameters"] if "parameters" in sent else json.loads(definition.parameters_json)
     return {
         "type": "function",
-        "name": tool.name,
-        "description": tool.description or None,
-        "parameters": json.loads(tool.parameters_json),
-        "strict": True,
+        "name": sent["name"],
+        "description": definition.description or None,
+        "parameters": parameters,
+        "strict": sent["strict"],
     }

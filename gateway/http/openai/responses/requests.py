@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from gateway.http.openai.forms import ChatForm, ContentPart
+from gateway.http.openai.forms import MAX_NOTE_CHARS, ChatForm, ContentPart
 from gateway.http.openai.kept import keep
-from gateway.http.openai.requests import messages_of, request_of
-from gateway.http.openai.responses.forms import ItemForm, PromptForm, ResponseForm, ResponseToolForm, ToolChoice
-from gateway.http.openai.responses.objects import KIND, ResponseHead
+from gateway.http.openai.requests import closed_parameters, messages_of, request_of
+from gateway.http.openai.responses.forms import (
+    LOGPROBS,
+    NAMESPACE,
+    ItemForm,
+    NamedTool,
+    PromptForm,
+    ResponseForm,
+    ResponseToolForm,
+    ToolChoice,
+)
+from gateway.http.openai.responses.objects import AS_SENT, KIND, ResponseHead
 from gateway.http.openai.responses.summaries import summary_message
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-_LOGPROBS = "message.output_text.logprobs"
+MAX_NAME_CHARS = 64
 _IMAGE = "input_image"
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
@@ -35,7 +44,7 @@ def system_request_of(
     """
     if form.previous_response_id and form.conversation_id:
         raise InvalidRequest("previous_response_id and conversation are both set: send one of them")
-    request = request_of(_chat_form(form), alias, call_s, names_of_calls(earlier))
+    request = request_of(_chat_form(_without_namespaces(form)), alias, call_s, names_of_calls(earlier))
     if form.instructions:
         request.prompt.text = form.instructions
     if form.prompt is not None:
@@ -64,6 +73,57 @@ def names_of_calls(messages: Sequence[message_pb2.Message]) -> dict[str, str]:
     return {call.id: call.name for message in messages for call in message.tool_calls}
 
 
+def _without_namespaces(form: ResponseForm) -> ResponseForm:
+    """Return the form with plain functions in place of all tools, and calls of them in place of those in namespaces."""
+    functions = _functions_of(form)
+    names = {(namespace, function.name): name for name, (namespace, function) in functions.items() if namespace}
+    changes: dict[str, Any] = {
+        "tools": [function.model_copy(update={"name": name}) for name, (_, function) in functions.items()]
+    }
+    if names and isinstance(form.input, list):
+        changes["input"] = [
+            item.model_copy(update={"name": names.get((item.namespace or "", item.name or ""), item.name)})
+            for item in form.input
+        ]
+    return form.model_copy(update=changes)
+
+
+def _functions_of(form: ResponseForm) -> dict[str, tuple[str, ResponseToolForm]]:
+    """Return the functions by the name under which the model is offered each, with the namespace or an empty string.
+
+    The model sees no namespaces: a function keeps its own name, preceded by that of its namespace if it is taken.
+    """
+    given = list(_named_functions(form.tools or (), "tools", ""))
+    functions: dict[str, tuple[str, ResponseToolForm]] = {}
+    taken = {function.name for namespace, function in given if not namespace}
+    for namespace, function in given:
+        name = function.name
+        if namespace and name in taken:
+            name = f"{namespace}__{name}"[:MAX_NAME_CHARS]
+        if name in functions:
+            raise InvalidRequest(f"tools has the name {name[:MAX_NAME_CHARS]!r} twice: names must differ")
+        taken.add(name)
+        functions[name] = (namespace, function)
+    return functions
+
+
+def _named_functions(
+    tools: Sequence[ResponseToolForm], place: str, namespace: str
+) -> Iterator[tuple[str, ResponseToolForm]]:
+    """Yield functions with their namespaces. Raises InvalidRequest for a tool of an unknown type."""
+    for index, tool in enumerate(tools):
+        where = f"{place}[{index}]"
+        if tool.type == "function":
+            yield namespace, tool
+        elif tool.type == NAMESPACE and not namespace:
+            yield from _named_functions(tool.tools or (), f"{where}.tools", tool.name or _missing(where, "name"))
+        elif not tool.is_left_out:
+            raise InvalidRequest(
+                f"{where} has the type {tool.type[:64]!r}: only functions are known; name tools of the deployment in "
+                "pagantic.tools"
+            )
+
+
 def _chat_form(form: ResponseForm) -> ChatForm:
     text_format = form.text.format if form.text is not None else None
     fields: dict[str, Any] = {
@@ -73,7 +133,7 @@ def _chat_form(form: ResponseForm) -> ChatForm:
         "temperature": form.temperature,
         "top_p": form.top_p,
         "pagantic": form.pagantic,
-        "tools": [_tool(tool, f"tools[{index}]") for index, tool in enumerate(form.tools or ())] or None,
+        "tools": [_tool(tool) for tool in form.tools or ()],
         "tool_choice": _choice(form.tool_choice),
     }
     if text_format is not None:
@@ -81,7 +141,7 @@ def _chat_form(form: ResponseForm) -> ChatForm:
         fields["response_format"] = {"type": text_format.type, "json_schema": schema}
     if form.reasoning is not None:
         fields["reasoning_effort"] = form.reasoning.effort
-    if form.top_logprobs or _LOGPROBS in (form.include or ()):
+    if form.top_logprobs or LOGPROBS in (form.include or ()):
         fields |= {"logprobs": True, "top_logprobs": form.top_logprobs}
     return ChatForm.model_validate(fields)
 
@@ -191,12 +251,7 @@ def _part(part: ContentPart, where: str) -> str:
     return text
 
 
-def _tool(tool: ResponseToolForm, where: str) -> dict[str, Any]:
-    if tool.type != "function":
-        raise InvalidRequest(
-            f"{where} has the type {tool.type[:64]!r}: only functions are known; name tools of the deployment in "
-            "pagantic.tools"
-        )
+def _tool(tool: ResponseToolForm) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
 
@@ -205,9 +260,17 @@ def _choice(choice: str | ToolChoice | None) -> Any:
     if not isinstance(choice, ToolChoice):
         return choice
     if choice.type == "allowed_tools":
-        tools = [{"type": tool.type, "function": {"name": tool.name}} for tool in choice.tools or ()]
+        tools = [_allowed(tool) for tool in choice.tools or ()]
         return {"type": choice.type, "allowed_tools": {"mode": choice.mode or "auto", "tools": tools}}
+    if choice.type != "function":
+        raise InvalidRequest(f"tool_choice has the type {choice.type[:64]!r}: only a function can be demanded")
     return {"type": choice.type, "function": {"name": choice.name or _missing("tool_choice", "name")}}
+
+
+def _allowed(tool: NamedTool) -> dict[str, Any]:
+    if tool.type != "function":
+        return {"type": tool.type}
+    return {"type": tool.type, "function": {"name": tool.name}}
 
 
 def _set_template(request: execution_pb2.SystemRequest, prompt: PromptForm) -> None:
@@ -223,23 +286,54 @@ def _missing(where: str, field: str) -> str:
     raise InvalidRequest(f"{where}.{field} is missing")
 
 
-def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int) -> ResponseHead:
-    """Return the head of the response. If the response is stored, the request keeps the data that the head needs."""
+def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int, model: str = "") -> ResponseHead:
+    """Return the head of the response. If the response is stored, the request keeps the data that the head needs.
+
+    Args:
+    form: The client's form.
+    sent: The request for the orchestrator.
+    created_s: The time of the request, in seconds.
+    model: The name of the model that answers. An empty name leaves the sent one.
+    """
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
-    echo["created_at"] = created_s
+    echo |= {"created_at": created_s, "model": model or form.model}
     if form.conversation_id:
         echo["conversation"] = {"id": form.conversation_id}
-    if not form.model:
-        echo.pop("model", None)
+    if not echo.get("reasoning"):
+        echo.pop("reasoning", None)
+    echo[AS_SENT] = _as_sent(form)
     if form.is_stored:
         keep(sent, KIND, echo)
-    return ResponseHead(sent, echo, tuple(sorted(form.model_extra or ())))
+    return ResponseHead(sent, echo, tuple(form.ignored))
+
+
+def _as_sent(form: ResponseForm) -> dict[str, Any]:
+    """Return the parts of the answer's format and of the tools that the orchestrator's request does not have.
+
+    Schemas are left out, because the request has them and metadata is short.
+    """
+    text_format = form.text.format if form.text is not None else None
+    parts: dict[str, Any] = {
+        "functions": {name: _function_as_sent(*named) for name, named in _functions_of(form).items()},
+        "namespaces": {
+            tool.name: (tool.description or "")[:MAX_NOTE_CHARS] for tool in form.tools or () if tool.type == NAMESPACE
+        },
+        "format": text_format and text_format.model_dump(exclude={"schema_"}, exclude_unset=True),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _function_as_sent(namespace: str, function: ResponseToolForm) -> dict[str, Any]:
+    sent: dict[str, Any] = {"name": function.name, "namespace": namespace, "strict": function.strict}
+    if closed_parameters(function.parameters or {}) != function.parameters:
+        sent["parameters"] = function.parameters
+    return sent
 
 
 # The parts of the client's request that a response repeats and for which the orchestrator's request has no field.
 _REPEATED = (
-    *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
+    *("metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),
 )
 _REPEATED_UNREAD = ("parallel_tool_calls", "truncation", "user", "safety_identifier", "prompt_cache_key")

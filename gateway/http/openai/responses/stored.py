@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NotRequired
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import read_count
 from gateway.http.openai.answers import text_of
+from gateway.http.openai.forms import IgnoredFields
 from gateway.http.openai.kept import echo_of, find
 from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
 from gateway.http.openai.responses.items import Item, input_items
@@ -28,6 +31,7 @@ class ItemList(ListPage):
     """A page of items."""
 
     data: list[Item]
+    pagantic: NotRequired[IgnoredFields]
 
 
 def stored_operations() -> list[Operation]:
@@ -66,7 +70,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
     after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
     if query.get("stream") == "true":
         events = ResponseEvents(_head_of(execution), after)
-        return send_answer(client.follow(execution.request_id), events, execution.request_id)
+        return send_answer(client.follow(execution.request_id), events, execution.request_id, opens_at_once=True)
     return JSONResponse(_as_it_is(execution))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from gateway.http.bodies import AnswerShape
-from gateway.http.openai.responses.objects import ResponseHead, ResponseUsage
+from gateway.http.openai.forms import IgnoredFields
+from gateway.http.openai.responses.objects import ResponseHead, ResponseUsage, usage_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -36,6 +37,7 @@ class Compaction(AnswerShape):
     created_at: int
     output: list[CompactionItem]
     usage: ResponseUsage
+    pagantic: NotRequired[IgnoredFields]
 
 
 def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
@@ -43,6 +45,8 @@ def ask_for_summary(request: execution_pb2.SystemRequest) -> None:
     request.mode = execution_pb2.MODE_CHAT
     request.messages.add(role=message_pb2.ROLE_USER, content=_ASK)
     request.hints.tool_choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
+    request.ClearField("output")
+    request.ClearField("client_tools")
 
 
 def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.SystemResponse) -> Compaction:
@@ -53,7 +57,7 @@ def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.Sy
         "object": "response.compaction",
         "created_at": created_s,
         "output": [{"id": f"cmp_{response.request_id}", "type": "compaction", "encrypted_content": content}],
-        "usage": head.ended(response)["usage"],
+        "usage": usage_of(response.token_usage),
     }
 
 

@@ -11,9 +11,9 @@ from services.orchestrator.core.execution.commands import Enforce, RunTools
 from services.orchestrator.core.execution.ending import ask, complete, fail, move
 from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.phases.asking import engine_text, has_answer_phase, infer
+from services.orchestrator.core.execution.phases.asking import engine_text, infer
 from services.orchestrator.core.execution.phases.repeated_calls import repeats_round, result_messages
-from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.execution.run import Outcome, Run, has_answer_phase
 from services.orchestrator.core.execution.truncation import truncation_of
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, WrongCall
 from services.orchestrator.core.model.response_warning import ResponseWarning
@@ -62,8 +62,8 @@ def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Outcome:
-    """Fail with the truncation if the output is truncated, or otherwise with `message`."""
-    if output.finish_reason is FinishReason.LENGTH:
+    """Fail with the truncation if a limit or a stop text cut the output, or otherwise with `message`."""
+    if output.finish_reason is FinishReason.LENGTH or output.matched_stop:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, message))
 
