@@ -160,19 +160,22 @@ def plain_messages(
 def _messages_with_told_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return plain messages in which each result names its call. Only calls without a result are objects."""
     calls = {call.id: call for message in messages for call in message.tool_calls}
-    answered = {message.tool_call_id for message in messages if message.role is Role.TOOL}
+    answered = {message.tool_call_id for message in messages}
     rendered: list[dict[str, Any]] = []
     for message in messages:
-        if message.role is Role.TOOL and message.tool_call_id in calls:
-            arguments = _arguments_in_words(calls[message.tool_call_id])
-            called = f"{message.name} ({arguments})" if arguments else message.name
-            told = f"Result of {called}: {message.content}"
-            rendered.append({"role": Role.USER.value, "content": told})
+        if message.tool_call_id in calls:
+            rendered.append(_result_of_call(message, calls[message.tool_call_id]))
             continue
-        open_calls = tuple(call for call in message.tool_calls if call.id not in answered)
-        if message.content or message.images or open_calls or not message.tool_calls:
-            rendered.append(_plain_message(replace(message, tool_calls=open_calls), _call_object))
+        rest = replace(message, tool_calls=tuple(call for call in message.tool_calls if call.id not in answered))
+        if rest.is_shown or not message.tool_calls:
+            rendered.append(_plain_message(rest, _call_object))
     return rendered
+
+
+def _result_of_call(result: Message, call: ToolCall) -> dict[str, Any]:
+    arguments = _arguments_in_words(call)
+    called = f"{result.name} ({arguments})" if arguments else result.name
+    return {"role": Role.USER.value, "content": f"Result of {called}: {result.content}"}
 
 
 def _plain_message(message: Message, write_call: Callable[[ToolCall], str]) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.conversation.prompt import answer_now_message
 from services.orchestrator.core.execution.commands import Enforce, RunTools
 from services.orchestrator.core.execution.ending import ask, complete, fail, move
 from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.phases.asking import engine_text, infer
-from services.orchestrator.core.execution.phases.repeated_calls import repeats_round, result_messages
 from services.orchestrator.core.execution.run import Outcome, Run, has_answer_phase
 from services.orchestrator.core.execution.truncation import truncation_of
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput, WrongCall
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.model.voting import canonical_json
 
 _NOT_RUN = "Not run, because the arguments of another call are not right: call again."
 _EMPTY_ANSWER = ResponseWarning("empty_answer", "the model ended its answer without a text")
@@ -93,7 +95,7 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
     if run.rounds >= limit and not for_caller:
         message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
-    if repeats_round(output.tool_calls, run.latest):
+    if _repeats_round(output.tool_calls, run.latest):
         return _after_round(_with_round(_without_tools(run)))
     return ask(run, RunTools(own))
 
@@ -139,7 +141,7 @@ def _with_round(run: Run) -> Run:
     """Add the calls of the latest round and their results to the transcript."""
     output = run.output or InferenceOutput("", FinishReason.TOOL)
     message = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
-    results = result_messages(output.tool_calls, run.latest)
+    results = _result_messages(output.tool_calls, run.latest)
     return replace(run, transcript=(*run.transcript, message, *results), turn=(*run.turn, message, *results))
 
 
@@ -151,3 +153,42 @@ def _after_round(run: Run) -> Outcome:
     if not run.has_tools_left and not has_answer_phase(run):
         run = replace(run, transcript=(*run.transcript, answer_now_message()))
     return ask(run, infer(run))
+
+
+def _repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
+    """Return whether the calls repeat the latest round.
+
+    Returns False if a retry of any call of that round might succeed.
+    """
+    if any(record.is_retryable for record in latest):
+        return False
+    return {_call_key(call.name, call.arguments_json) for call in calls} == {
+        _call_key(record.name, record.arguments_json) for record in latest
+    }
+
+
+def _result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[Message, ...]:
+    """Return the results as messages in the order of the calls. A repeated call gets its earlier result."""
+    by_id = {record.id: record for record in records}
+    by_key = {_call_key(record.name, record.arguments_json): record for record in records}
+    pairs = [(call, by_id.get(call.id) or by_key.get(_call_key(call.name, call.arguments_json))) for call in calls]
+    return tuple(
+        Message(Role.TOOL, content=_result_of(call, record), tool_call_id=call.id, name=call.name)
+        for call, record in pairs
+        if record is not None
+    )
+
+
+def _result_of(call: ToolCall, record: ToolCallRecord) -> str:
+    """Return the result of a call for the model, including the arguments if an approval changed them."""
+    if record.id != call.id or record.arguments_json == call.arguments_json:
+        return record.result
+    return f"The call was approved with other arguments: {record.arguments_json}\n\n{record.result}"
+
+
+def _call_key(name: str, arguments_json: str) -> tuple[str, str]:
+    try:
+        parse_json(arguments_json or "{}", is_rewritable=True)
+    except JsonTextError:
+        return name, arguments_json
+    return name, canonical_json(arguments_json or "{}")
