@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 
 import pytest
 import structlog
@@ -45,6 +46,10 @@ settings.load_profile("shared machine")
 # Modules and tests are many objects and no garbage: collections at the default thresholds take a quarter of the time in
 # which tests are found.
 gc.set_threshold(50_000, 20, 20)
+
+# jsonschema imports this package for the format `iri`, which it judges in no test. The import compiles 38 grammars, and
+# takes each worker 1.5 s.
+sys.modules["rfc3987_syntax"] = None
 
 # A traceback with every local variable takes seconds where an execution is among them.
 structlog.configure(

@@ -276,7 +276,10 @@ async def test_few_prompts_wait_for_a_slow_store_and_the_others_are_computed(rep
     stuck.blocks = store.blocks
     replica = replica_of(stuck, read_s=30)
     prompts = [f"{number}{PROMPT}" for number in range(MAX_WAITING)]
-    waiting = [asyncio.create_task(replica.ask()), *(asyncio.create_task(replica.ask(prompt)) for prompt in prompts)]
+    # The stored prompt comes first: a prompt without stored blocks would be computed at once in its turn.
+    waiting = [asyncio.create_task(replica.ask())]
+    await until(lambda: replica.storage._waiting)
+    waiting += [asyncio.create_task(replica.ask(prompt)) for prompt in prompts]
     await until(lambda: len(replica.storage._waiting) == MAX_WAITING)
     done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result() for task in done] == [("xyz", 0)]
