@@ -327,14 +327,14 @@ class _LoopThread:
     def next_of(self, items: queue.SimpleQueue[ResultT]) -> ResultT:
         """Return the next item that the loop puts into a queue. Raises the errors of `run`, and PreconditionFailed."""
         while True:
+            if os.getpid() != self._pid:
+                check_not_forked()  # before the queue is read: items that came before a fork belong to the parent
             with suppress(queue.Empty):
                 return items.get(timeout=CHECK_S)
             self._check_running()
 
     def _check_running(self) -> None:
         """Raise an error if the loop has ended, or if gRPC blocks it because of a fork."""
-        if os.getpid() != self._pid:
-            check_not_forked()
         if not self._thread.is_alive():
             raise _closed()
         now_s = time.monotonic()

@@ -19,6 +19,9 @@ from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.rpc.service_config import service_config
 
 MAX_RECONNECT_S = 1.0
+# By default, gRPC's core starts its threads again in a child, and some children crash in them. With this setting, a
+# child has no threads of gRPC.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _channels: WeakSet[grpc.aio.Channel] = WeakSet()
 _channels_of_parents: list[grpc.aio.Channel] = []

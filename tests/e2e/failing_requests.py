@@ -8,6 +8,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
+    CHECK,
     COLLECTION,
     LONG_TALE,
     MANY,
@@ -74,7 +75,19 @@ def give_no_root(world):
 LETTERS = "root ::= [a-z]{90}"
 
 
-@ROWS.add("CONSTRAINT_GRAMMAR_REJECTED", "an answer that a stop text ends", enforcing("abc", grammar=LETTERS))
+@ROWS.add(
+    "CONSTRAINT_GRAMMAR_REJECTED",
+    "a plan that checks a given text",
+    enforcing("abc", grammar=LETTERS),
+    is_retryable=False,
+)
+def check_a_text(world):
+    work = plan(CHECK)
+    work.output.grammar = LETTERS
+    return run(world.stub, work)
+
+
+@ROWS.add("INFERENCE_OUTPUT_TRUNCATED", "an answer that a stop text ends before the grammar does")
 def stop_the_answer(world):
     work = with_grammar(LETTERS)
     work.hints.stop.extend("abcdefghijklmnop")

@@ -39,12 +39,13 @@ VALIDATION = (
     "constraint SERVER pagantic.constraint.v1.ConstraintService/Enforce",
 )
 RETRIEVAL = (*PREPARE, "orchestrator CLIENT retrieval live")
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 SYSTEM_REQUEST = {
     "mode": "MODE_CHAT",
     "messages": [{"role": "ROLE_USER", "content": "What is 12 times 7?"}],
     "tools": ["calculator"],
     "context": {"collection": COLLECTION, "maxChunks": 1, "rerank": {}},
-    "output": {"schemaJson": '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'},
+    "output": {"schemaJson": json.dumps(SCHEMA)},
     "hints": {
         "maxTokens": 64,
         "temperature": 0,

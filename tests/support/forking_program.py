@@ -38,13 +38,15 @@ def fork(*works):
             show("child", outcome(work))
         sys.exit()
     until_s = time.monotonic() + LIMIT_S
-    while not os.waitpid(pid, os.WNOHANG)[0]:
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() > until_s:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             show("child", "hangs")
             return
         time.sleep(0.02)
+    if os.WIFSIGNALED(ended[1]):
+        show("child", f"was ended by signal {os.WTERMSIG(ended[1])}")
 
 
 def parent(work):

@@ -81,7 +81,10 @@ OF_COMMANDS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One way to a code: `provoke` gives the response, `ask` calls the service itself where it can be told there."""
+    """One way to a code: `provoke` gives the response, `ask` calls the service itself where it can be told there.
+
+    `is_retryable` is for a failure that this way makes final, although the table says that a retry may help.
+    """
 
     code: str
     how: str
@@ -89,9 +92,12 @@ class Row:
     ask: Callable | None = None
     is_idempotent: bool = False
     is_slow: bool = False
+    is_retryable: bool | None = None
 
     @property
     def retryable(self):
+        if self.is_retryable is not None:
+            return self.is_retryable
         retryable = TABLE[self.code][1]
         return self.is_idempotent if retryable is IF_IDEMPOTENT else retryable
 

@@ -55,7 +55,7 @@ async def test_the_text_streams_as_it_comes(tmp_path):
     async with orchestrator(tmp_path, services) as stub:
         events = [event async for event in call_stream("orchestrator", stub.ExecuteStream, text_request())]
     deltas = [event.content_delta.text for event in events if event.HasField("content_delta")]
-    assert deltas == ["it", "opens"]
+    assert deltas == ["it ", "opens"]
 
 
 async def test_a_text_is_kept_with_its_execution_and_joined_by_its_id(tmp_path):
