@@ -18,7 +18,7 @@ COMPILE := $(BIN)/python -m uv pip compile -q --universal --python-version 3.11 
 # CUDA=1 builds the engine for NVIDIA GPUs; it needs the CUDA toolkit (nvcc). Keep it set for every later command.
 CUDA ?=
 # More processes run the tests than there are cores, since most tests wait. Files keep their order: slow ones come first.
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 TEST_IN_PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 ENGINE := $(STAMPS)/engine$(if $(CUDA),-cuda)
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
