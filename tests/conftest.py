@@ -78,6 +78,15 @@ def pytest_configure(config):
         config.pluginmanager.register(run_progress.RunProgress(config))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.run_units import UnitScheduling  # noqa: PLC0415 - pytest-xdist may be missing
+
+    return UnitScheduling(config, log)
+
+
 def pytest_runtest_setup(item):
     for marker, (variable, need) in LEFT_OUT.items():
         if item.get_closest_marker(marker) and not os.environ.get(variable):

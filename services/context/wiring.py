@@ -80,9 +80,10 @@ class FileReaders:
 
 @asynccontextmanager
 async def open_readers(settings: ContextSettings) -> AsyncIterator[FileReaders]:
-    """Start the processes that read files, and create a folder for files that wait to be read."""
+    """Open the processes that read files, and create a folder for files that wait to be read."""
     with TemporaryFiles(settings.max_file_bytes) as incoming:
-        async with ProcessWorkers(settings.worker_limits(read_file.__module__, incoming.folder)) as workers:
+        limits = settings.worker_limits(read_file.__module__, incoming.folder)
+        async with ProcessWorkers(limits, is_started_late=True) as workers:
             yield FileReaders(
                 incoming,
                 ProcessReading(workers, settings.reading_bounds),

@@ -188,6 +188,7 @@ def test_the_audit_is_listed_and_whoever_changes_it_is_found_out(guarded, tmp_pa
     assert guarded.run("audit", "verify", "--head", head, key=guarded.admin, check=False).returncode
 
 
+@pytest.mark.whole
 def test_a_token_of_an_identity_provider_opens_what_its_claims_say(system, tmp_path):
     provider = IdentityProvider(ECKey.generate_key("P-256"))
     issuers = json.dumps({provider.url: {"audience": AUDIENCE, "tenant_claim": "org"}})
@@ -205,6 +206,7 @@ def test_a_token_of_an_identity_provider_opens_what_its_claims_say(system, tmp_p
     assert "InvalidClaimError" in guarded.log.read_text()
 
 
+@pytest.mark.whole
 def test_a_tenant_learns_nothing_of_what_another_asked(guarded):
     tenants = [uuid.uuid4().hex for _ in range(2)]  # none of them has asked anything yet
     keys = [guarded.create("caller", "--tenant", tenant)[1] for tenant in tenants]

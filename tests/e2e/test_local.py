@@ -133,6 +133,7 @@ def test_a_state_folder_that_cannot_be_is_named(own, tmp_path, state):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.whole
 def test_requests_that_come_before_inference_listens_wait_for_it(system, tmp_path):
     (inference_port,) = free_ports(1)
     journal = f"sqlite:///{tmp_path / 'journal.sqlite3'}"
@@ -180,6 +181,7 @@ def test_one_process_with_every_service_is_found_and_stopped_like_any_other(tmp_
         host.communicate()
 
 
+@pytest.mark.whole
 def test_a_host_that_cannot_start_names_the_service(tmp_path):
     system = System(tmp_path / "host")
     system.environment["PAGANTIC_INFERENCE_MODEL_PATH"] = "/no/such.gguf"

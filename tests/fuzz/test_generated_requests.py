@@ -17,7 +17,7 @@ from pagantic_common.rpc.process.program import RETURN_INTERVAL_S
 from tests.fuzz.messages import requests
 from tests.fuzz.target import DEADLINE, METHODS, running_target, valid_requests
 
-EXAMPLES = int(os.environ.get("PAGANTIC_FUZZ_EXAMPLES") or 4)
+EXAMPLES = int(os.environ.get("PAGANTIC_FUZZ_EXAMPLES") or 2)
 # Calls that decode take longer, so that fewer are made.
 DECODING = frozenset(
     {

@@ -7,9 +7,9 @@ AT_EACH_COMMIT = 25
 IS_WHOLE = os.environ.get("PAGANTIC_TEST_WHOLE") == "1"
 
 
-def examples(count):
+def examples(count, at_each_commit=AT_EACH_COMMIT):
     """Return the number of examples of a property test that tries `count` of them in a whole run."""
-    return count if IS_WHOLE else min(count, AT_EACH_COMMIT)
+    return count if IS_WHOLE else min(count, at_each_commit)
 
 
 def sample(items, step):

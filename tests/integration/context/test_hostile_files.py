@@ -125,7 +125,7 @@ FILES = {
     "name\nof two lines.txt": (lambda: b"fox", "printable characters"),
     "../../etc/passwd": (lambda: b"a label, no path", None),
 }
-SENT = dict(sample(FILES.items(), 5))
+SENT = dict(sample(FILES.items(), 10))
 
 
 def zip_of(*names):

@@ -95,7 +95,14 @@ def test_there_is_a_page_for_each_kind_of_addition():
     assert [page.stem for page in PAGES] == ["adding-a-dialect", "adding-a-provider", "adding-a-store", "adding-a-tool"]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+SLOW = {"adding-a-provider"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.whole) if path.stem in SLOW else path for path in PAGES],
+    ids=lambda path: path.stem,
+)
 def test_whoever_follows_the_page_has_an_addition_that_works(product, path):
     page = path.read_text(encoding="utf-8")
     written = [*make_files(page, product), *change_files(page, product)]

@@ -244,15 +244,10 @@ async def test_a_call_that_grpc_does_not_end_is_ended(monkeypatch):
     with hanging() as at:
         async with AsyncClient(at, timeout_s=TIMEOUT_S) as client:
             monkeypatch.setattr("grpc.aio._channel._timeout_to_deadline", lambda _timeout: None)
-            for call in (
-                client.list_tools(),
-                sent(client, "execute"),
-                sent(client, "stream"),
-                read(client.follow("r")),
-            ):
-                async with asyncio.timeout(LIMIT_S):
-                    with pytest.raises(DeadlineExceeded):
-                        await call
+            calls = (client.list_tools(), sent(client, "execute"), sent(client, "stream"), read(client.follow("r")))
+            async with asyncio.timeout(LIMIT_S):
+                errors = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in errors] == [DeadlineExceeded] * len(calls)
 
 
 async def read(events):

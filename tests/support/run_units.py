@@ -1,0 +1,36 @@
+"""The units of a run by several workers: a file each, but files that use the same started system are one unit.
+
+Each worker that runs such a file starts a system of its own, which takes seconds of all processors.
+"""
+
+import re
+from pathlib import Path
+
+from xdist.scheduler import LoadFileScheduling
+
+ROOT = Path(__file__).parents[2]
+# Two workers share the files of the system, so that the last unit of a run is no longer than its other units.
+UNITS_OF_SYSTEM = 2
+FIXTURE_OF = r"^(?:@pytest\.fixture.*\ndef \w+|def test_\w+)\(.*\b(?:{})\b"
+USES_MORTAL = re.compile(FIXTURE_OF.format("mortal|processes"), re.MULTILINE)
+USES_SYSTEM = re.compile(FIXTURE_OF.format("system|channel"), re.MULTILINE)
+
+
+def units_of_files():
+    """Return the units of the files that share a system, by the path of the file."""
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in ROOT.glob("tests/e2e/test_*.py")}
+    mortal = {path: "mortal" for path, text in texts.items() if USES_MORTAL.search(text)}
+    users = sorted(path for path, text in texts.items() if path not in mortal and USES_SYSTEM.search(text))
+    return mortal | {path: f"system {number % UNITS_OF_SYSTEM}" for number, path in enumerate(users)}
+
+
+class UnitScheduling(LoadFileScheduling):
+    """Gives each worker a unit after another."""
+
+    def __init__(self, config, log=None):
+        super().__init__(config, log)
+        self._units = units_of_files()
+
+    def _split_scope(self, nodeid):
+        path = super()._split_scope(nodeid)
+        return self._units.get(path, path)
