@@ -78,6 +78,10 @@ def pytest_configure(config):
         config.pluginmanager.register(run_progress.RunProgress(config))
 
 
+def pytest_collection_finish():
+    gc.freeze()  # no collection visits the modules and the tests again
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     if config.getoption("dist") != "loadfile":

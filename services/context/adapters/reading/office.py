@@ -10,9 +10,6 @@ from typing import Any, Final
 from xml.etree import ElementTree as ET
 from zipfile import ZipFile
 
-import mammoth
-from openpyxl import load_workbook
-
 from services.context.adapters.reading.html import read_html
 from services.context.core.reading.bounds import ReadingBounds
 from services.context.core.reading.draft import ReadText, TextDraft
@@ -26,6 +23,8 @@ _TITLES: Final = frozenset({"title", "ctrTitle"})
 
 def read_docx(data: bytes, bounds: ReadingBounds) -> ReadText:
     """Return the text of a document."""
+    import mammoth  # noqa: PLC0415 - the service, which imports this module, reads no files itself
+
     without_pictures = mammoth.images.img_element(lambda _image: {})
     page = mammoth.convert_to_html(io.BytesIO(data), convert_image=without_pictures)
     return read_html(page.value, bounds)
@@ -33,6 +32,8 @@ def read_docx(data: bytes, bounds: ReadingBounds) -> ReadText:
 
 def read_xlsx(data: bytes, bounds: ReadingBounds) -> ReadText:
     """Return the rows of all sheets. Each sheet name is a heading, and the first row of a sheet names its columns."""
+    from openpyxl import load_workbook  # noqa: PLC0415 - as above
+
     draft = TextDraft(bounds)
     workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
     for sheet in workbook.worksheets:
