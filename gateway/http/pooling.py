@@ -16,25 +16,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object
-from gateway.http.openai.forms import Form, IgnoredFields, naming_ignored, read_form, texts_of
+from gateway.http.openai.forms import MAX_INPUTS, Form, IgnoredFields, naming_ignored, read_form, texts_of
 from gateway.http.operations import OPENAI, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
+from gateway.web.forms import Items
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
 RERANK = Dialect("Cohere and Jina")
+MAX_DOCUMENTS = 1024
 MAX_RESULTS = (1 << 31) - 1
-MAX_INPUTS = 2048
 
 
 class EmbeddingForm(Form):
     """A request to `/v1/embeddings`. Token ids as input, which OpenAI's documentation allows, are rejected."""
 
     model: str = ""
-    input: str | Annotated[list[Any], Field(min_length=1, max_length=MAX_INPUTS)]
+    input: str | Annotated[list[Any], Items(MAX_INPUTS, least=1)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -50,7 +51,7 @@ class RerankForm(Form):
 
     model: str = ""
     query: str
-    documents: Annotated[list[str | DocumentForm], Field(min_length=1)]
+    documents: Annotated[list[str | DocumentForm], Items(MAX_DOCUMENTS, least=1)]
     top_n: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     return_documents: bool | None = None
 

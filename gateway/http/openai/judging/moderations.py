@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -17,6 +16,7 @@ from gateway.http.openai.requests import bound_time
 from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, run_all
+from gateway.web.forms import Items
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient, decide_request, predicate
 from pagantic_common.client.responses import raise_for_error
@@ -57,8 +57,8 @@ class ModerationForm(Form):
     model: str = ""
     input: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS)]
-        | Annotated[list[ModerationPart], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[str], Items(MAX_INPUTS, least=1)]
+        | Annotated[list[ModerationPart], Items(MAX_INPUTS, least=1)]
     )
 
     def unused(self) -> Iterable[str]:
