@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -10,6 +11,7 @@ from pydantic import with_config
 from starlette.requests import Request
 from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not accept the TypedDict of `typing`.
 
+from gateway.web.bodies import RequestBody, check_values
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
@@ -17,6 +19,8 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 # The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
 MessageT = TypeVar("MessageT", bound=Message)
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
 
 
 @with_config(extra="allow")
@@ -28,17 +32,48 @@ class Done(AnswerShape):
     """An empty answer that confirms that the request was carried out."""
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """Return the value of a body. Raises InvalidRequest if the body is not a JSON object."""
+class JsonBody(bytes):
+    """The body of a request, with its JSON value, and the place where work on a large body is done."""
+
+    value: Any
+    place: RequestBody
+
+    @classmethod
+    async def read(cls, body: bytes, place: RequestBody) -> JsonBody:
+        """Parse a body. Raises InvalidRequest if the body is not JSON or has too many values."""
+        read = cls(body)
+        read.place = place
+        read.value = await place.work_on(body, parse_body, body)
+        return read
+
+
+def parse_body(body: bytes) -> Any:
+    """Return the value of a body. Raises InvalidRequest if the body is not JSON or has too many values."""
     try:
         value = parse_json(body.decode(), is_rewritable=True)
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except JsonTextError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
+    check_values(value)
+    return value
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the value of a body. Raises InvalidRequest if the body is not a JSON object."""
+    value = body.value if isinstance(body, JsonBody) else parse_body(body)
     if not isinstance(value, dict):
         raise InvalidRequest("the body is no JSON object")
     return value
+
+
+async def apart(
+    body: bytes, work: Callable[ParamsT, ResultT], *args: ParamsT.args, **options: ParamsT.kwargs
+) -> ResultT:
+    """Return the result of synchronous work on the value of a body, beside the event loop if the body is large."""
+    if isinstance(body, JsonBody):
+        return await body.place.work_on(body, work, *args, **options)
+    return work(*args, **options)
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:

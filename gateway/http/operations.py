@@ -109,6 +109,11 @@ class Operation:
         object.__setattr__(self, "route", Route(self.endpoint.partition(" ")[2], self.handle, methods=[self.method]))
 
     @property
+    def needs_key(self) -> bool:
+        """Whether the operation calls the orchestrator for the caller."""
+        return self.access is Access.KEY
+
+    @property
     def method(self) -> str:
         """The HTTP method."""
         return self.endpoint.partition(" ")[0]
