@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.forms import MAX_INPUTS, Form, IgnoredFields, naming_ignored, read_form, texts_of
 from gateway.http.operations import OPENAI, Dialect, Operation
 from gateway.http.settings import HttpSettings
@@ -110,13 +110,13 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
 
     async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Make vectors of texts."""
-        form = read_form(read_object(body), EmbeddingForm)
+        form = await apart(body, read_form, read_object(body), EmbeddingForm)
         response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
         return JSONResponse(naming_ignored(embeddings_of(form, response), form))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Rank documents by their relevance to a query."""
-        form = read_form(read_object(body), RerankForm)
+        form = await apart(body, read_form, read_object(body), RerankForm)
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)

@@ -19,7 +19,7 @@ from gateway.http.anthropic.answers import (
 )
 from gateway.http.anthropic.forms import MessagesForm
 from gateway.http.anthropic.requests import system_request_of
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.failures import OpenAIError
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import read_form
@@ -80,8 +80,8 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""
-        form = read_form(read_object(body), MessagesForm)
-        sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), MessagesForm)
+        sent = await apart(body, system_request_of, form, settings.alias_of(form.model), settings.call_s)
         take_request_id(sent, request)
         head = MessageHead(f"msg_{sent.request_id}", form.model, form.ignored)
         if form.stream:

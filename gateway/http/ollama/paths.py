@@ -8,7 +8,7 @@ from typing import Any, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.ollama.answers import (
     OLLAMA,
     AnswerLines,
@@ -88,14 +88,14 @@ def ollama_operations(settings: HttpSettings) -> list[Operation]:
 
     async def chat(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""
-        form = read_form(read_object(body), OllamaChatForm)
-        made = chat_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), OllamaChatForm)
+        made = await apart(body, chat_request_of, form, settings.alias_of(form.model), settings.call_s)
         return await _answer(client, request, form, made)
 
     async def generate(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a prompt."""
-        form = read_form(read_object(body), GenerateForm)
-        made = generate_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), GenerateForm)
+        made = await apart(body, generate_request_of, form, settings.alias_of(form.model), settings.call_s)
         return await _answer(client, request, form, made)
 
     async def tags(client: AsyncClient, _request: Request, _body: bytes) -> Answer:

@@ -2,16 +2,30 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, closing
+import os
+import re
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
-from gateway.web import connections
+from gateway.http.serving import served_operations
+from gateway.http.settings import HttpSettings
+from gateway.web import callers, connections
+from gateway.web.bodies import MAX_VALUES
+from pagantic.orchestrator.v1 import key_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AsyncClient
+from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
+from pagantic_common.rpc.call import call_unary
 from tests.support.http_app import chat_body, serving_http
-from tests.support.mcp_app import call, deployment, serving_mcp
+from tests.support.mcp_app import call, deployment, result_in, serving_mcp
+from tests.support.scripted_services import ScriptedInference, scripted_services
 
 SERVING = {"http": serving_http, "mcp": serving_mcp}
 OTHER_HOST = "127.0.0.2"
@@ -173,3 +187,184 @@ async def test_a_client_that_reads_slowly_gets_its_whole_answers(tmp_path, monke
                 read += len(part)
                 await asyncio.sleep(0.1)
         writer.close()
+
+
+ADMIN = make_key(os.urandom)
+STORED = StoredKey(DEFAULT_TENANT, ADMIN.key_id, "admin", frozenset(Scope), hash_of(ADMIN.secret), 0.0)
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Return the list of all calls that check a key, which holds the key."""
+    asked = []
+    ask = AsyncClient.list_prompt_templates
+
+    async def counted(self):
+        asked.append(self._credentials)
+        return await ask(self)
+
+    monkeypatch.setattr(AsyncClient, "list_prompt_templates", counted)
+    return asked
+
+
+def admin_keys():
+    return {ADMIN.key_id: STORED}
+
+
+async def answer_in(reader):
+    """Return the status and the JSON of an answer that has its length."""
+    async with asyncio.timeout(20):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(re.search(r"content-length: (\d+)", head)[1])
+        return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+@pytest.mark.parametrize("auth", ["local", "none", "keys"])
+async def test_an_unknown_key_is_refused_before_its_body_is_read(door, auth):
+    async with door(auth=auth, keys=admin_keys) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(100_000, bearer(make_key(os.urandom).text)) + b"{")
+        status, answer = await answer_in(reader)
+        writer.close()
+    assert (status, "key" in answer["error"]["message"]) == (401, True)
+
+
+async def test_a_key_is_checked_once_in_seconds_and_once_at_a_time(door, checks, monkeypatch):
+    monkeypatch.setattr(callers, "KNOWN_S", 1.0)
+    async with door(auth="keys", keys=admin_keys) as served:
+        statuses = await asyncio.gather(*(served.ask(bearer(ADMIN.text)) for _ in range(4)))
+        assert (set(statuses), len(checks)) == ({200}, 1)
+        await asyncio.sleep(1.1)
+        assert (await served.ask(bearer(ADMIN.text)), len(checks)) == (200, 2)
+
+
+async def test_a_revoked_key_is_forgotten(door, monkeypatch):
+    monkeypatch.setattr(callers, "KNOWN_S", 0.2)
+    async with door(auth="keys", keys=admin_keys) as served:
+        stub, credentials = served.server.world.stub, f"Bearer {ADMIN.text}"
+        request = pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=[key_pb2.KEY_SCOPE_EXECUTE])
+        made = await call_unary("orchestrator", stub.CreateKey, request, 10.0, credentials=credentials)
+        assert await served.ask(bearer(made.text)) == 200
+        request = pb.RevokeKeyRequest(key_id=made.key.key_id)
+        await call_unary("orchestrator", stub.RevokeKey, request, 10.0, credentials=credentials)
+        async with asyncio.timeout(20):
+            while await served.ask(bearer(made.text)) != 401:  # noqa: ASYNC110 - the door has no event for it
+                await asyncio.sleep(0.1)
+
+
+async def test_a_key_that_nobody_can_check_is_refused_without_its_body(door, monkeypatch):
+    monkeypatch.setattr(callers, "CHECK_S", 0.2)
+
+    async def wait(_self):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(AsyncClient, "list_prompt_templates", wait)
+    async with door() as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(1000, bearer("any")))
+        assert await status_in(reader) == 503
+        writer.close()
+
+
+async def test_a_body_that_is_too_large_is_refused_before_a_byte_of_it_comes(door):
+    async with door(max_body_bytes=2048, max_message_bytes=2048) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(2049))
+        assert await status_in(reader) == 413
+        writer.close()
+
+
+async def test_bodies_have_so_many_bytes_together_and_each_caller_its_share(door):
+    limits = {"max_bodies_bytes": 200_000, "max_body_bytes": 100_000, "max_message_bytes": 100_000, "read_s": 60}
+    async with door(auth="none", **limits) as served:
+        slow = [await served.connect() for _ in range(3)]
+        for _, writer in slow:
+            writer.write(served.head(60_000, bearer("one")) + b"{")
+            await asyncio.sleep(0.2)
+        # One caller has its share of the bytes, and another caller finds room.
+        assert await status_in(slow[2][0]) == 503
+        assert await served.ask(bearer("two")) == 200
+        for _, writer in slow:
+            writer.close()
+        await served.none_runs()
+        assert served.server.app.entry.bodies.memory.free == 200_000
+
+
+async def test_a_body_of_very_many_values_is_refused(door):
+    async with door() as served:
+        reader, writer = await served.connect()
+        body = json.dumps({"model": "", "messages": [{}] * MAX_VALUES}).encode()
+        writer.write(served.head(len(body)) + body)
+        status, answer = await answer_in(reader)
+        writer.close()
+    assert (status, f"more than {MAX_VALUES} values" in answer["error"]["message"]) == (400, True)
+
+
+def long_bodies():
+    """Yield the path of each operation with a form, and a body with very many wrong items in one field of the form."""
+    for operation in served_operations(HttpSettings()):
+        if operation.form is None or not issubclass(operation.form, BaseModel):
+            continue
+        for name, field in operation.form.model_fields.items():
+            if "list[" in str(field.annotation) or "Items(" in str(field):
+                path = re.sub(r"{[^}]*}", "x", operation.path)
+                for item in (0, {}, [0]):
+                    yield operation.method, path, {field.alias or name: [item] * 20_000}
+
+
+async def test_very_many_wrong_items_take_little_time_in_every_operation(tmp_path):
+    async with deployment(tmp_path) as world, serving_http(world) as server:
+        for method, path, body in long_bodies():
+            began_s = time.process_time()
+            answer = await server.http.request(method, path, json={"model": "", **body})
+            assert answer.status_code in (400, 404), (path, body.keys(), answer.text)
+            assert time.process_time() - began_s < 0.5, (path, body.keys())
+
+
+async def test_very_many_wrong_steps_take_little_time(tmp_path):
+    async with deployment(tmp_path) as world, serving_mcp(world) as server:
+        began_s = time.process_time()
+        answer = result_in(await server.post(call("plan", {"task": "x", "steps": [0] * 20_000})))
+        assert time.process_time() - began_s < 0.5
+    assert "steps" in answer["result"]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("auth", ["none", "keys"])
+async def test_a_caller_with_many_requests_leaves_places_to_others(door, auth):
+    keys = admin_keys if auth == "keys" else None
+    one = bearer(ADMIN.text) if auth == "keys" else {}
+    async with door(auth=auth, keys=keys, max_streams=8, read_s=60) as served:
+        other = {}
+        if auth == "keys":
+            stub, credentials = served.server.world.stub, f"Bearer {ADMIN.text}"
+            request = pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=[key_pb2.KEY_SCOPE_EXECUTE])
+            made = await call_unary("orchestrator", stub.CreateKey, request, 10.0, credentials=credentials)
+            other = bearer(made.text)
+        held = [await served.connect() for _ in range(4)]
+        for _, writer in held:
+            writer.write(served.head(1000, one))
+        async with asyncio.timeout(10):
+            while served.server.app.entry.request_count < 4:  # noqa: ASYNC110 - the count has no event
+                await asyncio.sleep(0.01)
+        assert await served.ask(one) == 503
+        assert await served.ask(other, host=OTHER_HOST) == 200
+        for _, writer in held:
+            writer.close()
+
+
+async def test_streams_leave_places_to_other_requests(tmp_path):
+    services = scripted_services(inference=ScriptedInference(None))
+    async with (
+        deployment(tmp_path, services) as world,
+        serving_http(world, max_streams=8) as server,
+        AsyncExitStack() as streams,
+    ):
+        opened = [await streams.enter_async_context(server.chat_stream()) for _ in range(7)]
+        assert {answer.status_code for answer in opened} == {200}
+        refused = await server.chat(stream=True)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (await server.http.get("/v1/models")).status_code == 200

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import apart, read_object
 from gateway.http.openai.answers import (
     ChatCompletion,
     ChatEvent,
@@ -38,7 +38,7 @@ def chat_operations(settings: HttpSettings) -> list[Operation]:
         """Answer a conversation."""
         value = read_object(body)
         require_model(value)
-        chat = Chat(value, settings, request.scope["request_id"])
+        chat = await apart(body, Chat, value, settings, request.scope["request_id"])
         request.scope["request_id"] = chat.request_id
         if chat.streams:
             return chat.stream(client)

@@ -9,7 +9,7 @@ from pydantic import StrictBool, StrictStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_PARTS, Form, MoreFields, read_form
 from gateway.http.openai.requests import bound_time, read_extension
@@ -157,8 +157,8 @@ def decision_operations(settings: HttpSettings) -> list[Operation]:
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer questions about an input."""
-        form = read_form(read_object(body), DecisionForm)
-        system_request = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), DecisionForm)
+        system_request = await apart(body, decision_request_of, form, settings.alias_of(form.model), settings.call_s)
         take_request_id(system_request, request)
         return JSONResponse(decision_of(form, raise_for_error(await client.execute(system_request))))
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import Form, read_form
@@ -89,7 +89,7 @@ def moderation_operations(settings: HttpSettings) -> list[Operation]:
 
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Judge whether texts may be harmful."""
-        form = read_form(read_object(body), ModerationForm)
+        form = await apart(body, read_form, read_object(body), ModerationForm)
         system_requests = moderation_requests_of(form, settings, request.scope["request_id"])
         responses = await run_all(
             [_execute(client, system_request) for system_request in system_requests], at_once=JUDGED_AT_ONCE

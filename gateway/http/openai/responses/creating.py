@@ -10,7 +10,7 @@ from typing import Literal, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
 from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
@@ -44,7 +44,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Answer an input."""
         value = read_object(body)
         require_model(value)
-        form = read_form(value, ResponseForm)
+        form = await apart(body, read_form, value, ResponseForm)
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
         sent = await _resolve(client, form, request, settings)
@@ -61,7 +61,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Summarize a conversation."""
         value = read_object(body)
         require_model(value)
-        form = read_form(value, SummaryForm)
+        form = await apart(body, read_form, value, SummaryForm)
         sent = await _resolve(client, form, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
@@ -70,7 +70,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
-        form = read_form({"input": "", **fields}, CountForm)
+        form = await apart(body, read_form, {"input": "", **fields}, CountForm)
         earlier = await _earlier_messages(client, form)
         system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
         if not form.input:
