@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, read_object
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
+from gateway.http.openai.kept import notes_of
 from gateway.http.openai.pages import Deleted, deleted, list_of, page_of, page_parameters
 from gateway.http.openai.responses.forms import ConversationForm, ConversationUpdateForm, ItemsForm
 from gateway.http.openai.responses.items import Item, items_of_messages
@@ -21,7 +22,6 @@ from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound, Unsupported
 from pagantic_common.domain.ids import is_id
-from pagantic_common.domain.text.json_text import parse_json
 
 ID_PREFIX = "conv_"
 NOTES = "openai.metadata"
@@ -145,7 +145,7 @@ def _object(session: session_pb2.Session) -> Conversation:
         "id": session.session_id,
         "object": "conversation",
         "created_at": session.created_at.seconds,
-        "metadata": parse_json(session.state_json.get(NOTES, "{}")),
+        "metadata": notes_of(session.state_json.get(NOTES, "{}")),
     }
 
 
