@@ -49,17 +49,28 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, ord
 
     Raises InvalidRequest if the limit or the order is invalid, or NotFound if the item is unknown.
     """
-    after, order = query.get("after", ""), query.get("order") or order
-    if order not in ("asc", "desc"):
-        raise InvalidRequest(f"order is {order[:32]!r}: send 'asc' or 'desc'")
-    size = read_count("limit", query.get("limit", ""), otherwise=_PAGE, most=MAX_PAGE) or _PAGE
+    after, order, size = read_page(query, order)
     ordered = list(items) if order == "asc" else list(reversed(items))
     start = 0
     if after:
         start = next((index + 1 for index, item in enumerate(ordered) if item["id"] == after), -1)
         if start < 0:
-            raise NotFound(f"there is no item {after[:128]!r} in this list")
+            raise unknown_item(after)
     return list_of(ordered[start : start + size], has_more=start + size < len(ordered))
+
+
+def read_page(query: Mapping[str, str], order: str = "desc") -> tuple[str, str, int]:
+    """Return the id after which a page begins, its order, and its size. Raises InvalidRequest for invalid values."""
+    order = query.get("order") or order
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"order is {order[:32]!r}: send 'asc' or 'desc'")
+    size = read_count("limit", query.get("limit", ""), otherwise=_PAGE, most=MAX_PAGE) or _PAGE
+    return query.get("after", ""), order, size
+
+
+def unknown_item(name: str) -> NotFound:
+    """Return the error of an item that a list does not have."""
+    return NotFound(f"there is no item {name[:128]!r} in this list")
 
 
 def list_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:

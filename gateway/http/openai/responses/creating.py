@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
+from gateway.http.openai.responses.conversations import MAX_RECENT
 from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
 from gateway.http.openai.responses.requests import head_of, system_request_of
@@ -25,7 +26,9 @@ from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import send_answer
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.errors import InvalidRequest
 
 
@@ -120,8 +123,12 @@ async def _resolve(
 
     Raises NotFound for an unknown conversation or previous response, or InvalidRequest for an unsupported feature.
     """
-    earlier = await _earlier_messages(client, form)
     is_stored = bool(form.conversation_id)
+    if is_stored:
+        page = pb.GetSessionRequest(session_id=form.conversation_id, max_messages=MAX_RECENT)
+        earlier: Sequence[message_pb2.Message] = (await client.get_session_page(page)).messages
+    else:
+        earlier = await _earlier_messages(client, form)
     made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_stored)
     take_request_id(made, request)
     return made
@@ -133,10 +140,25 @@ async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence
     Raises NotFound if the conversation or the response is unknown.
     """
     if form.conversation_id:
-        return (await client.get_session(form.conversation_id)).messages
+        return await _conversation(client, form.conversation_id)
     if form.previous_response_id:
         return await said_before(client, form.previous_response_id)
     return ()
+
+
+async def _conversation(client: AsyncClient, session_id: str) -> list[message_pb2.Message]:
+    """Return the messages of a conversation. Raises InvalidRequest if they do not fit into one call."""
+    pages: list[Sequence[message_pb2.Message]] = []
+    size_bytes = before = 0
+    while True:
+        page = await client.get_session_page(pb.GetSessionRequest(session_id=session_id, before_position=before))
+        pages.append(page.messages)
+        size_bytes += page.ByteSize()
+        if size_bytes > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(f"conversation {session_id!r} has more than {MAX_MESSAGE_BYTES} bytes: it is too long")
+        before = page.first_position
+        if not before:
+            return [message for messages in reversed(pages) for message in messages]
 
 
 async def prompt_of(client: AsyncClient, asked: execution_pb2.SystemRequest) -> list[message_pb2.Message]:

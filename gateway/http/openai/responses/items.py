@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NotRequired
 
@@ -15,6 +16,10 @@ _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
     message_pb2.ROLE_USER: "user",
     message_pb2.ROLE_ASSISTANT: "assistant",
+}
+# The end of the id of an item by its kind: the position of its message, and the number of a call in the message.
+_POSITIONS = dict.fromkeys(("msg", "rs", "fco"), re.compile("([0-9]{1,9})")) | {
+    "fc": re.compile("([0-9]{1,9})_[0-9]{1,9}")
 }
 
 
@@ -89,6 +94,15 @@ def items_of_messages(messages: Sequence[message_pb2.Message], owner: str, first
         for position, message in enumerate(messages, start=first_position)
         for item in _items_of(message, f"{owner}_{position}")
     ]
+
+
+def position_of(item_id: str, owner: str) -> int | None:
+    """Return the position of the message to which an item of an owner belongs, or None if the id has another form."""
+    kind, _, rest = item_id.partition("_")
+    found = _POSITIONS[kind].fullmatch(rest.removeprefix(f"{owner}_")) if kind in _POSITIONS else None
+    if found is None or not rest.startswith(f"{owner}_"):
+        return None
+    return int(found[1])
 
 
 def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
