@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -26,14 +27,16 @@ from gateway.http.failures import (
 from gateway.http.measuring import BROKEN, ROUTE, Streams
 from gateway.http.native.probes import PROBES
 from gateway.http.ollama.answers import OLLAMA
-from gateway.http.operations import OPENAI, Dialect, Operation
+from gateway.http.operations import OPENAI, Access, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import until_left
 from gateway.web.bodies import RequestBody, Upload
-from gateway.web.callers import Callers
+from gateway.web.callers import Callers, api_key_of
 from gateway.web.entry import Entry
 from gateway.web.refusal import Refusal
+from pagantic_common.client.credentials import has_key
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.settings import Auth
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +84,9 @@ class HttpApp:
         try:
             self.entry.check(request)
             operation = self._operation_of(scope)
+            if operation.form is not None:
+                self.entry.check_type(request)
+            self._check_scope(operation, request)
             async with self.entry.admitted(request, needs_key=operation.needs_key) as body:
                 if operation.takes_file:
                     settings = self._settings
@@ -97,6 +103,15 @@ class HttpApp:
             headers = {**headers_of_status(refusal.status), **refusal.headers}
             response = _error_response(request, error_of_refusal(refusal), refusal.status, headers)
             await response(scope, receive, send)
+
+    def _check_scope(self, operation: Operation, request: Request) -> None:
+        """Raise Refusal if the operation needs the scope admin of a key that belongs to the gateway itself.
+
+        Every program of the machine may call a local gateway. Its key must not make an operator of each of them.
+        """
+        lends_key = self._settings.auth is Auth.LOCAL and has_key(os.environ) and not api_key_of(request)
+        if operation.access is Access.ADMIN and lends_key:
+            raise Refusal(403, "the gateway lends nobody the scope admin of its own key: send a key with this scope")
 
     async def _read(self, operation: Operation, request: Request, receive: Receive, body: RequestBody) -> bytes:
         """Return the body of a request, with its value if the operation has a form.

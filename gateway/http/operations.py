@@ -52,6 +52,7 @@ class Access(StrEnum):
     """The requirements of an operation for its callers."""
 
     KEY = "a key, where the gateway or the orchestrator asks for one"
+    ADMIN = "a key with the scope admin, where the orchestrator asks for keys"
     OPEN = "a known host and origin alone"
     PROBE = "nothing"
 
@@ -111,7 +112,7 @@ class Operation:
     @property
     def needs_key(self) -> bool:
         """Whether the operation calls the orchestrator for the caller."""
-        return self.access is Access.KEY
+        return self.access in (Access.KEY, Access.ADMIN)
 
     @property
     def method(self) -> str:

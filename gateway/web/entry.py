@@ -62,10 +62,17 @@ class Entry:
     def check(self, request: Request) -> None:
         """Raise Refusal if the web page of a request is not permitted, or if its Host is another server."""
         variable = self._settings.variable
-        if not is_known_host(request.headers.get("host", ""), self._hosts):
+        origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
+        if not is_known_host(host, self._hosts):
             raise Refusal(421, f"the header Host names another server: {variable('allowed_hosts')} lists more names")
-        if not is_known_origin(request.headers.get("origin", ""), self._hosts, self._settings.allowed_origins):
+        if not is_known_origin(origin, host, self._settings.allowed_origins):
             raise Refusal(403, f"pages of this origin may not call: {variable('allowed_origins')} lists more origins")
+
+    def check_type(self, request: Request) -> None:
+        """Raise Refusal if a web page sends another type than JSON, for which its browser asks no permission."""
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.headers.get("origin") and media_type != "application/json":
+            raise Refusal(415, "a web page must send JSON with `content-type: application/json`")
 
     @asynccontextmanager
     async def admitted(self, request: Request, *, needs_key: bool = True) -> AsyncIterator[RequestBody]:
@@ -119,10 +126,11 @@ def is_known_host(authority: str, names: Collection[str]) -> bool:
     return host_name_of(authority) in names
 
 
-def is_known_origin(origin: str, names: Collection[str], origins: Collection[str]) -> bool:
-    """Return whether a page of this origin may call: its host is known and uses HTTP, or the origin is listed.
+def is_known_origin(origin: str, host: str, origins: Collection[str]) -> bool:
+    """Return whether a page of this origin may call: it comes from this host and port over HTTP, or is listed.
 
-    Programs send no origin. A page without an origin, for example one opened from a file, sends `null`.
+    Another port is another server, whose pages may not call. Programs send no origin. A page without an origin, for
+    example one opened from a file, sends `null`.
     """
     if not origin or origin in origins:
         return True
@@ -130,4 +138,4 @@ def is_known_origin(origin: str, names: Collection[str], origins: Collection[str
         parts = urlsplit(origin)
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and host_name_of(parts.netloc) in names
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()

@@ -79,6 +79,7 @@ def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=[("x-content-type-options", "nosniff")],
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=round(settings.drain_s),
     )

@@ -35,6 +35,7 @@ _DOOR = MappingProxyType(
         403: "A page of this origin, or a caller with this key, may not do it.",
         408: "The body did not arrive in time.",
         413: "The request is too large.",
+        415: "A web page sent something else than JSON.",
         421: "The header Host names another server.",
         500: "The system failed; its log says why.",
         503: "The system is overloaded, or a service is away: try again later.",
@@ -112,7 +113,7 @@ def _described(
         "tags": [operation.dialect.name],
         "parameters": [*_path_parameters(operation), *map(_parameter, operation.parameters)],
         "responses": {"200": _answer(operation, operations), **_failures_of(operation)},
-        "security": keys if operation.access is Access.KEY else [],
+        "security": keys if operation.needs_key else [],
     }
     if operation.form is not None:
         described["requestBody"] = _body(operation, operation.form)
@@ -157,7 +158,7 @@ def _answer(operation: Operation, operations: Sequence[Operation]) -> dict[str, 
         # OpenAPI 3.1 cannot describe the parts of a stream. `itemSchema` of version 3.2 has the same meaning.
         content[kind] = {"schema": {"type": "string"}, "x-itemSchema": _reference_to(operation.events)}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
-    if operation.access is Access.KEY:
+    if operation.needs_key:
         answer["headers"] = _REQUEST_ID
     if operation.makes:
         answer["links"] = dict(_links(operation, operations))
@@ -177,7 +178,7 @@ def _failures_of(operation: Operation) -> dict[str, Any]:
     """Return the error responses of an operation by status, as references except for probes."""
     if operation.access is Access.PROBE:
         return {"503": {"description": "Not now.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
-    statuses = _STATUSES if operation.access is Access.KEY else _DOOR
+    statuses = _STATUSES if operation.needs_key else _DOOR
     name = operation.dialect.error.__name__
     return {str(status): {"$ref": f"#/components/responses/{name}{status}"} for status in statuses}
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
+from gateway.http.operations import Access
 from gateway.http.serving import served_operations
 from gateway.http.settings import HttpSettings
 from gateway.web import callers, connections
@@ -23,6 +24,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.rpc.call import call_unary
+from services.orchestrator.servicer import SCOPES
 from tests.support.http_app import chat_body, serving_http
 from tests.support.mcp_app import call, deployment, result_in, serving_mcp
 from tests.support.scripted_services import ScriptedInference, scripted_services
@@ -368,3 +370,53 @@ async def test_streams_leave_places_to_other_requests(tmp_path):
         refused = await server.chat(stream=True)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert (await server.http.get("/v1/models")).status_code == 200
+
+
+def calls():
+    """Yield each operation of the gateway with a path for it."""
+    for operation in served_operations(HttpSettings()):
+        yield operation, re.sub(r"{[^}]*}", "x", operation.path)
+
+
+async def test_no_browser_guesses_the_type_of_an_answer(tmp_path):
+    async with deployment(tmp_path) as world, serving_http(world) as http, serving_mcp(world) as mcp:
+        answers = [await http.http.request(operation.method, path) for operation, path in calls()]
+        answers += [await http.http.get("/none"), await mcp.post(call("clock")), await mcp.http.put(mcp.url)]
+    headers = [answer.headers.get_list("x-content-type-options") for answer in answers]
+    assert headers == [["nosniff"]] * len(answers)
+
+
+async def test_a_page_must_name_json_which_needs_a_permission_of_the_browser(tmp_path):
+    async with deployment(tmp_path) as world, serving_http(world) as server:
+        port = server.http.base_url.port
+        page = {"host": f"localhost:{port}", "origin": f"http://localhost:{port}"}
+        for operation, path in calls():
+            if operation.form is None:
+                continue
+            for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+                headers = page | ({"content-type": kind} if kind else {})
+                refused = await server.http.request(operation.method, path, content=b"{}", headers=headers)
+                assert refused.status_code == 415, path
+        typed = page | {"content-type": "application/json; charset=utf-8"}
+        assert (await server.http.post("/api/show", content=b"{}", headers=typed)).status_code == 400
+        assert (await server.http.post("/api/show", content=b"{}", headers={"content-type": "x/y"})).status_code == 400
+
+
+async def test_the_gateways_own_key_lends_nobody_the_scope_admin(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAGANTIC_API_KEY", ADMIN.text)
+    async with deployment(tmp_path, admin_keys=admin_keys) as world, serving_http(world) as server:
+        for operation, path in calls():
+            needs_admin = operation.access is Access.ADMIN
+            refused = await server.http.request(operation.method, path)
+            assert ("scope admin of its own key" in refused.text) == needs_admin, path
+            own = await server.http.request(operation.method, path, headers=bearer(ADMIN.text))
+            assert own.status_code != 403, path
+
+
+def test_operations_that_call_a_method_of_operators_are_marked():
+    marked = {operation.name for operation, _ in calls() if operation.access is Access.ADMIN}
+    methods = {method for method, scope in SCOPES.items() if scope is Scope.ADMIN}
+    for operation, _ in calls():
+        names = operation.handle.__code__.co_names
+        uses = {name.title().replace("_", "") for name in names} & methods
+        assert (operation.name in marked) == bool(uses), (operation.name, uses)

@@ -24,8 +24,12 @@ def test_the_name_of_a_host_is_without_its_port(authority, name):
     ("origin", "is_known"),
     [
         ("", True),
-        ("http://localhost:5173", True),
-        ("https://[::1]", True),
+        ("http://localhost:8080", True),
+        ("http://LOCALHOST:8080", True),
+        ("http://localhost:5173", False),
+        ("http://localhost", False),
+        ("http://127.0.0.1:8080", False),
+        ("https://[::1]", False),
         ("http://localhost@evil.example", False),
         ("http://evil.example/localhost", False),
         ("file://localhost", False),
@@ -35,5 +39,11 @@ def test_the_name_of_a_host_is_without_its_port(authority, name):
         ("https://page.example:444", False),
     ],
 )
-def test_pages_of_known_hosts_and_listed_origins_may_call(origin, is_known):
-    assert is_known_origin(origin, LOCAL_NAMES, ["https://page.example"]) is is_known
+def test_pages_of_this_server_and_of_listed_origins_may_call(origin, is_known):
+    assert is_known_origin(origin, "localhost:8080", ["https://page.example"]) is is_known
+
+
+@pytest.mark.parametrize("host", ["gateway.example", "[::1]:80", "[::1]"])
+def test_a_page_of_this_server_has_its_host_and_port(host):
+    assert is_known_origin(f"https://{host}", host, [])
+    assert not is_known_origin(f"https://{host}1", host, [])
