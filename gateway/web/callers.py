@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from starlette.requests import Request
 
-from gateway.web.connections import peer_of
+from gateway.web.listening import peer_of
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PermissionDenied, Unavailable
 from pagantic_common.settings import Auth

@@ -11,32 +11,18 @@ uvicorn limits the time of a connection only between two requests. Three more li
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gateway.web.listening import peer_of
 from gateway.web.settings import DoorSettings
 from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 LINGER_S = 2.0
 WRITE_S = 30.0
-_IPV6_PREFIX = 64  # A provider gives each of its customers a network of at least this size.
-
-
-def peer_of(host: str) -> str:
-    """Return the name of the peer at an address. All addresses of an IPv6 network of 64 bits are one peer."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(address), _IPV6_PREFIX), strict=False))
 
 
 class Connections:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,13 @@ class Items:
             schema["min_length"] = self.least
         if schema["type"] == "list":
             schema["fail_fast"] = True
-            return cast("CoreSchema", schema)
-        # An object is counted beforehand, because pydantic counts it after all its entries are checked.
+        # The items are counted beforehand, because pydantic counts the entries of an object after their checks, and
+        # would name a wrong item of a list that is too long.
         return core_schema.no_info_before_validator_function(self._check_count, cast("CoreSchema", schema))
 
     def _check_count(self, value: Any) -> Any:
-        if isinstance(value, dict) and len(value) > self.most:
-            raise PydanticCustomError(
-                "too_long",
-                "the object has {count} entries, at most {most} are taken",
-                {"count": len(value), "most": self.most},
-            )
+        if isinstance(value, list | dict) and len(value) > self.most:
+            kind = "List" if isinstance(value, list) else "Dictionary"
+            lengths = {"field_type": kind, "max_length": self.most, "actual_length": len(value)}
+            raise PydanticKnownError("too_long", lengths)
         return value

@@ -20,7 +20,7 @@ from gateway.web import callers, connections
 from gateway.web.bodies import MAX_VALUES
 from pagantic.orchestrator.v1 import key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.client import AsyncClient
+from pagantic_common.client import AsyncClient, chat_request
 from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.rpc.call import call_unary
@@ -420,3 +420,19 @@ def test_operations_that_call_a_method_of_operators_are_marked():
         names = operation.handle.__code__.co_names
         uses = {name.title().replace("_", "") for name in names} & methods
         assert (operation.name in marked) == bool(uses), (operation.name, uses)
+
+
+async def test_a_stream_that_follows_a_long_execution_ends_with_the_time_of_a_request(tmp_path):
+    services = scripted_services(inference=ScriptedInference(None))
+    async with deployment(tmp_path, services) as world, serving_http(world, call_s=1) as server:
+        async with AsyncClient(world.address) as client:
+            request = chat_request("hi", request_id="long", timeout_s=60)
+            request.background = True
+            started = client.stream(request)
+            await anext(started)
+            await started.aclose()
+        headers = {"accept": "text/event-stream"}
+        async with asyncio.timeout(20), server.http.stream("GET", "/v1/executions/long", headers=headers) as answer:
+            assert answer.status_code == 200
+            assert "completed" not in "".join([line async for line in answer.aiter_lines()])
+        await Door("http", server).none_runs()

@@ -1,8 +1,9 @@
-"""Hosts and origins of requests."""
+"""Hosts, origins and peers of requests."""
 
 import pytest
 
 from gateway.web.entry import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
+from gateway.web.listening import peer_of
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,18 @@ def test_pages_of_this_server_and_of_listed_origins_may_call(origin, is_known):
 def test_a_page_of_this_server_has_its_host_and_port(host):
     assert is_known_origin(f"https://{host}", host, [])
     assert not is_known_origin(f"https://{host}1", host, [])
+
+
+@pytest.mark.parametrize(
+    ("address", "peer"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("testclient", "testclient"),
+        ("", ""),
+    ],
+)
+def test_the_addresses_of_an_ipv6_network_are_one_peer(address, peer):
+    assert peer_of(address) == peer
