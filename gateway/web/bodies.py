@@ -64,19 +64,23 @@ class RequestBody:
         it; raises ClientDisconnect if the client disconnected.
         """
         self._hold(int(request.headers.get("content-length") or 0))
-        body = bytearray()
         try:
             async with asyncio.timeout(self._bodies.read_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    body += message.get("body", b"")
-                    self._hold(len(body))
-                    if not message.get("more_body", False):
-                        return bytes(body)
+                return await self._receive_all(receive)
         except TimeoutError:
             raise Refusal(408, f"the body did not arrive within {self._bodies.read_s:g} s: send it again") from None
+
+    async def _receive_all(self, receive: Receive) -> bytes:
+        body = bytearray()
+        has_more = True
+        while has_more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            body += message.get("body", b"")
+            self._hold(len(body))
+            has_more = message.get("more_body", False)
+        return bytes(body)
 
     def _hold(self, size_bytes: int) -> None:
         if size_bytes > self._bodies.max_bytes:

@@ -109,19 +109,25 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     position = position_of(after, name) if after else None
     if after and position is None:
         raise unknown_item(after)
-    items: list[Item] = []
     async with aclosing(_items_from(client, request, order, position, size + 1)) as listed:
+        if after:
+            await _skip(listed, after, name)
+        items = []
         async for item in listed:
-            if after and position_of(item["id"], name) != position:
-                break
             items.append(item)
-            if item["id"] == after:  # The page begins after this item.
-                items, after = [], ""
-            if not after and len(items) > size:
+            if len(items) > size:
                 break
-    if after:
-        raise unknown_item(after)
     return JSONResponse(list_of(items[:size], has_more=len(items) > size))
+
+
+async def _skip(listed: AsyncGenerator[Item, None], last_id: str, conversation_id: str) -> None:
+    """Read items of a message up to an item. Raises NotFound if the message does not have it."""
+    async for item in listed:
+        if item["id"] == last_id:
+            return
+        if position_of(item["id"], conversation_id) != position_of(last_id, conversation_id):
+            break
+    raise unknown_item(last_id)
 
 
 async def _items_from(
