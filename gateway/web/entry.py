@@ -70,8 +70,10 @@ class Entry:
 
     def check_type(self, request: Request) -> None:
         """Raise Refusal if a web page sends another type than JSON, for which its browser asks no permission."""
-        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.headers.get("origin") and media_type != "application/json":
+        headers = request.headers
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if has_body and headers.get("origin") and media_type != "application/json":
             raise Refusal(415, "a web page must send JSON with `content-type: application/json`")
 
     @asynccontextmanager

@@ -397,6 +397,7 @@ async def test_a_page_must_name_json_which_needs_a_permission_of_the_browser(tmp
                 headers = page | ({"content-type": kind} if kind else {})
                 refused = await server.http.request(operation.method, path, content=b"{}", headers=headers)
                 assert refused.status_code == 415, path
+        assert (await server.http.post("/v1/conversations", headers=page)).status_code == 200
         typed = page | {"content-type": "application/json; charset=utf-8"}
         assert (await server.http.post("/api/show", content=b"{}", headers=typed)).status_code == 400
         assert (await server.http.post("/api/show", content=b"{}", headers={"content-type": "x/y"})).status_code == 400
