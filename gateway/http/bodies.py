@@ -49,14 +49,13 @@ class JsonBody(bytes):
 
 def parse_body(body: bytes) -> Any:
     """Return the value of a body. Raises InvalidRequest if the body is not JSON or has too many values."""
+    check_values(body)
     try:
-        value = parse_json(body.decode(), is_rewritable=True)
+        return parse_json(body.decode(), is_rewritable=True)
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except JsonTextError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
-    check_values(value)
-    return value
 
 
 def read_object(body: bytes) -> dict[str, Any]:

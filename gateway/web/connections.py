@@ -4,7 +4,8 @@ uvicorn limits the time of a connection only between two requests. Three more li
 
 1. The head of a request arrives within the time for reading, counted from the opening of the connection or from the
    first byte of a later head.
-2. A client whose answer came before the end of its body has LINGER_S to stop sending and to read the answer.
+2. A client whose answer came before the end of its body has the same time to send the rest, which is discarded, because
+   many clients read no answer before.
 3. A client that reads nothing of an answer for WRITE_S is gone.
 """
 
@@ -21,7 +22,6 @@ from gateway.web.settings import DoorSettings
 from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
-LINGER_S = 2.0
 WRITE_S = 30.0
 
 
@@ -33,7 +33,7 @@ class Connections:
     """
 
     def __init__(self, settings: DoorSettings) -> None:
-        self.head_s = settings.read_s
+        self.read_s = settings.read_s
         self._is_shared = settings.auth is not Auth.LOCAL
         self._shares = Shares(settings.max_connections)
         self._open: dict[str | None, dict[BoundedProtocol, None]] = {}  # A dict keeps the order of arrival.
@@ -142,9 +142,7 @@ class BoundedProtocol(H11Protocol):
             if not self.flow.write_paused:  # The answer of the request is what the client reads from now on.
                 self._stop_departure()
         elif self._arrival is None:
-            is_head = self.conn.their_state is h11.IDLE
-            due_s = self._all.head_s if is_head else LINGER_S
-            self._arrival = self.loop.call_later(due_s, self.transport.abort)
+            self._arrival = self.loop.call_later(self._all.read_s, self.transport.abort)
 
     def _limit_departure(self, unread_bytes: float = float("inf")) -> None:
         """Close the connection unless the client reads, from now on or since it had so many bytes to read."""

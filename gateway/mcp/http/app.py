@@ -177,13 +177,13 @@ class Envelope:
 
         Raises Refusal for invalid JSON, or InvalidRequest for too many values.
         """
+        check_values(body)
         try:
             message = parse_json(body.decode())
         except UnicodeDecodeError:
             raise not_json("it is not UTF-8") from None
         except JsonTextError as error:
             raise not_json(str(error)) from None
-        check_values(message)
         if not isinstance(message, dict):
             return cls("", "")
         return cls(_text_of(message.get("method")), _text_of(message.get("id")))

@@ -1,11 +1,17 @@
 """Bodies of requests: the thread for large ones, the count of their values, and the time of an upload."""
 
 import asyncio
+import json
 import threading
+import time
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.http.settings import HttpSettings
+from gateway.web import bodies as bodies_module
 from gateway.web.bodies import MAX_VALUES, SMALL_BYTES, Bodies, RequestBody, Upload, check_values
 from gateway.web.refusal import Refusal
 from pagantic_common.domain.errors import InvalidRequest
@@ -37,17 +43,48 @@ async def test_a_caller_has_one_thread_and_keeps_it_when_it_leaves(bodies):
     assert await asyncio.wait_for(second, 5) == 0
 
 
-@pytest.mark.parametrize(
-    "value", [[0] * MAX_VALUES, [[[] for _ in range(MAX_VALUES // 2)]] * 2, [{"a": [{}] * 9}] * 9999]
+def values_in(value):
+    """Count the values in JSON; an empty list or object counts as two."""
+    if not isinstance(value, dict | list):
+        return 1
+    children = list(value.values()) if isinstance(value, dict) else value
+    return 1 + (sum(map(values_in, children)) or 1)
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(alphabet=',[]{}:"\\a\U0001f600'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='",[{\\'), inner),
 )
-def test_a_value_of_very_many_values_is_refused(value):
+
+
+@given(st.lists(JSON) | st.dictionaries(st.text(), JSON), st.booleans(), st.sampled_from([None, 1]))
+def test_the_values_of_a_body_are_counted_without_its_texts(value, is_ascii, indent):
+    body = json.dumps(value, ensure_ascii=is_ascii, indent=indent).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies_module, "MAX_VALUES", values_in(value))
+        check_values(body)
+        patch.setattr(bodies_module, "MAX_VALUES", values_in(value) - 1)
+        with pytest.raises(InvalidRequest, match="more than"):
+            check_values(body)
+
+
+@pytest.mark.parametrize("value", [[0] * MAX_VALUES, [[[[]] * 9] * 10] * 9999, [{"a": [{}] * 9}] * 9999])
+def test_a_body_of_very_many_values_is_refused(value):
     with pytest.raises(InvalidRequest, match="more than"):
-        check_values(value)
+        check_values(json.dumps(value).encode())
 
 
-@pytest.mark.parametrize("value", ["x" * 2 * MAX_VALUES, 1, None, [0] * (MAX_VALUES - 1), {"a": {"b": [[]]}}])
-def test_other_values_are_taken(value):
-    check_values(value)
+@pytest.mark.parametrize("body", [b'"' + b'\\"' * 1_000_000, b'\\"' * 1_000_000, b'"\\' * 1_000_000, b'",' * 1_000_000])
+def test_texts_without_an_end_are_counted_in_little_time(body):
+    began_s = time.process_time()
+    with suppress(InvalidRequest):
+        check_values(b"," * 2 + body + b"," * MAX_VALUES)
+    assert time.process_time() - began_s < 1
+
+
+def test_a_long_text_is_one_value():
+    check_values(json.dumps({"text": ",[{" * MAX_VALUES}).encode())
+    check_values(json.dumps([0] * (MAX_VALUES - 1)).encode())
 
 
 async def test_an_upload_that_drips_ends():
