@@ -4,15 +4,15 @@ uvicorn limits the time of a connection only between two requests. Three more li
 
 1. The head of a request arrives within the time for reading, counted from the opening of the connection or from the
    first byte of a later head.
-2. A client whose answer came before the end of its body has the same time to send the rest, which is discarded, because
-   many clients read no answer before.
+2. A client whose answer came before the end of its body has the same time to send the rest, which is discarded. Many
+   clients read no answer before, and would lose the answer if the connection closed at once.
 3. A client that reads nothing of an answer for WRITE_S is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -90,6 +90,7 @@ class BoundedProtocol(H11Protocol):
         self._all = connections
         self._arrival: asyncio.TimerHandle | None = None  # runs while bytes must come
         self._departure: asyncio.TimerHandle | None = None  # runs while bytes must be read
+        self.is_leaving = False
 
     @property
     def has_request(self) -> bool:
@@ -99,6 +100,7 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Close the connection if there is no place for it, or else begin to wait for a head."""
         super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", _PatientTransport(transport, self))
         if self._all.add(self):
             self._limit_arrival()
         else:
@@ -113,8 +115,20 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of requests."""
-        super().data_received(data)
-        self._limit_arrival()
+        if not self.is_leaving:
+            super().data_received(data)
+            self._limit_arrival()
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Close the connection. If a body is not at its end, discard the rest first, for a limited time."""
+        if transport.is_closing() or self.is_leaving or self.conn.their_state is not h11.SEND_BODY:
+            transport.close()
+            return
+        self.is_leaving = True
+        self._stop_arrival()
+        self._arrival = self.loop.call_later(self._all.read_s, transport.abort)
+        self.flow.resume_reading()
+        transport.write_eof()
 
     def on_response_complete(self) -> None:
         """Limit the rest of the body, and the time in which the answer is read."""
@@ -137,6 +151,8 @@ class BoundedProtocol(H11Protocol):
 
     def _limit_arrival(self) -> None:
         """Close the connection soon unless a request runs: its head or the rest of its body is due."""
+        if self.is_leaving:
+            return
         if self.has_request or self.transport.is_closing():
             self._stop_arrival()
             if not self.flow.write_paused:  # The answer of the request is what the client reads from now on.
@@ -162,3 +178,22 @@ class BoundedProtocol(H11Protocol):
         if self._departure is not None:
             self._departure.cancel()
             self._departure = None
+
+
+class _PatientTransport:
+    """The transport of a connection, which closes as the connection decides."""
+
+    def __init__(self, transport: asyncio.Transport, connection: BoundedProtocol) -> None:
+        self._transport = transport
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close the connection, perhaps after the rest of a body."""
+        self._connection.leave(self._transport)
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be sent."""
+        return self._connection.is_leaving or self._transport.is_closing()

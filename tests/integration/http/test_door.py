@@ -279,6 +279,19 @@ async def test_a_body_that_is_too_large_is_refused_before_a_byte_of_it_comes(doo
         writer.close()
 
 
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+async def test_a_client_that_reads_after_it_has_sent_sees_why_it_was_refused(door, connection):
+    async with door(max_body_bytes=2048, max_message_bytes=2048) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(8_000_000, {"connection": connection}))
+        for _ in range(80):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+        assert await status_in(reader) == 413
+        assert await is_closed(reader) or connection == "keep-alive"
+        writer.close()
+
+
 async def test_bodies_have_so_many_bytes_together_and_each_caller_its_share(door):
     limits = {"max_bodies_bytes": 200_000, "max_body_bytes": 100_000, "max_message_bytes": 100_000, "read_s": 60}
     async with door(auth="none", **limits) as served:
