@@ -36,7 +36,7 @@ class Sessions(StreamableHTTPSessionManager):
     """
 
     def __init__(self, server: Server[Any], *, max_sessions: int, idle_s: float, max_body_bytes: int) -> None:
-        self._most = max_sessions
+        self._capacity = max_sessions
         super().__init__(
             server, max_sessions=max_sessions, session_idle_timeout=idle_s, max_request_body_size=max_body_bytes
         )
@@ -54,7 +54,7 @@ class Sessions(StreamableHTTPSessionManager):
 
     def has_room_for(self, user: AuthenticatedUser | None) -> bool:
         """Return whether a caller may open a further session: it has fewer than are free, as in `Shares`."""
-        held, free = self.count_of(user), self._most - self.count
+        held, free = self.count_of(user), self._capacity - self.count
         return held < free if held else free > 0
 
     async def open(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -99,10 +99,10 @@ def items_of_messages(messages: Sequence[message_pb2.Message], owner: str, first
 def position_of(item_id: str, owner: str) -> int | None:
     """Return the position of the message to which an item of an owner belongs, or None if the id has another form."""
     kind, _, rest = item_id.partition("_")
-    found = _POSITIONS[kind].fullmatch(rest.removeprefix(f"{owner}_")) if kind in _POSITIONS else None
-    if found is None or not rest.startswith(f"{owner}_"):
+    numbers = _POSITIONS[kind].fullmatch(rest.removeprefix(f"{owner}_")) if kind in _POSITIONS else None
+    if numbers is None or not rest.startswith(f"{owner}_"):
         return None
-    return int(found[1])
+    return int(numbers[1])
 
 
 def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
