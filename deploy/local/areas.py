@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings
 
+from pagantic_common.domain.addresses import address_of, bare_host, caller_address
 from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
 from pagantic_common.settings import Auth
 from pagantic_common.storage.settings_file import origin_of
@@ -27,8 +28,6 @@ GATEWAY_PREFIX = "PAGANTIC_HTTP_"
 START_LIMIT_VARIABLE = "PAGANTIC_START_LIMIT_S"
 DEFAULT_START_LIMIT_S = 120.0
 _SWITCH = {"": False, "0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
-LOOPBACK_6 = "[::1]"
-_LISTENS_ANYWHERE = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
 class ConfigurationError(Exception):
@@ -46,11 +45,10 @@ class Area:
     @property
     def address(self) -> str:
         """The address for callers on this machine."""
-        if self.host in _LISTENS_ANYWHERE:
+        if self.name == GATEWAY and bare_host(self.host) == "::":
             # The gateway's server binds `::` to IPv6 only, while gRPC's server binds it to both versions.
-            host = LOOPBACK_6 if self.name == GATEWAY and ":" in self.host else HOST
-            return f"{host}:{self.port}"
-        return f"{self.host}:{self.port}"
+            return address_of("::1", self.port)
+        return caller_address(self.host, self.port)
 
 
 def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
@@ -71,9 +69,6 @@ def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...
     if not is_on:
         return ()
     host = environment.get("PAGANTIC_HTTP_HOST") or HOST
-    if ":" in host:
-        # In URLs, an IPv6 address is in brackets.
-        host = f"[{host.strip('[]')}]"
     gateway = Area(GATEWAY, host, _read_port(GATEWAY, HTTP_PORT, environment))
     for area in read_areas(environment):
         _refuse_one_port(area, gateway)

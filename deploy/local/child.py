@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 
+from pagantic_common.run import command
 from pagantic_common.storage.settings_file import NO_FILE
 from pagantic_common.storage.settings_file import VARIABLE as SETTINGS_FILE
 
+OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,13 +26,23 @@ def main() -> None:
         # As a command, the gateway would read the settings file, which may have changed. The supervisor has already
         # passed all of its settings.
         os.environ[SETTINGS_FILE] = NO_FILE
-    os.execv(sys.executable, [sys.executable, "-m", *_program(*sys.argv[1:])])  # noqa: S606 - no shell is wanted
+    program, *arguments = _program(*sys.argv[1:])
+    options = owner_options(os.environ.get(OWNER_VARIABLE, ""))
+    os.execv(program, [program, *options, *arguments])  # noqa: S606 - no shell is wanted
+
+
+def owner_options(state: str) -> list[str]:
+    """Return options of Python that mark a service of a state folder.
+
+    They show in the command line, which other processes of the user can read. They cannot read a service's environment.
+    """
+    return ["-X", f"{OWNER_VARIABLE}={state}"]
 
 
 def _program(name: str, orchestrator: str = "") -> list[str]:
     if name == "http":
-        return ["gateway.cli.main", "serve", "--address", orchestrator]
-    return [f"services.{name}"]
+        return command("gateway.cli.main", "serve", "--address", orchestrator)
+    return command(f"services.{name}")
 
 
 if __name__ == "__main__":

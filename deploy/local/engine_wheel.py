@@ -14,6 +14,7 @@ import platform
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -123,20 +124,31 @@ def _show_progress(process: subprocess.Popen[bytes], log: Path, started_s: float
 
 
 def find_built(folder: Path) -> Path | None:
-    """Return the wheel of an earlier build, or None if it is missing or has the wrong hash."""
+    """Return the wheel of an earlier build, or None if it is missing, damaged or open to other users.
+
+    The hash beside the wheel shows damage. It shows no change by a user who may write both, so their owner counts too.
+    """
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if not wheels:
         return None
-    kept = _hash_file(wheels[-1])
-    if not kept.exists():  # an older version stored no hash
-        with contextlib.suppress(OSError):  # the cache may be read-only
-            kept.write_text(_hash_of(wheels[-1]), encoding="ascii")
-        return wheels[-1]
-    if kept.read_text(encoding="ascii") == _hash_of(wheels[-1]):
-        return wheels[-1]
-    print(f"engine: {wheels[-1].name} in the cache has changed since its build: it is built again", flush=True)
-    wheels[-1].unlink()
+    wheel = wheels[-1]
+    if not all(map(_is_ours, (folder, wheel))):
+        print(f"engine: another user may change {wheel.name} in the cache: it is built again", flush=True)
+    elif not _hash_file(wheel).exists():
+        print(f"engine: {wheel.name} in the cache has no hash: it is built again", flush=True)
+    elif _hash_file(wheel).read_text(encoding="ascii") != _hash_of(wheel):
+        print(f"engine: {wheel.name} in the cache has changed since its build: it is built again", flush=True)
+    else:
+        return wheel
+    with contextlib.suppress(OSError):  # the folder may belong to the other user
+        wheel.unlink()
     return None
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a path belongs to this user or root, and not everybody may change it."""
+    status = path.stat()
+    return status.st_uid in {os.getuid(), 0} and not status.st_mode & stat.S_IWOTH
 
 
 def _hash_file(wheel: Path) -> Path:

@@ -13,7 +13,9 @@ from http.client import HTTPException
 import psutil
 
 from deploy.local.areas import GATEWAY, Area
+from pagantic_common.domain.addresses import address_of, bare_host
 from pagantic_common.rpc.probe import ask_health
+from pagantic_common.rpc.process.listening import is_host_at_fault, refusal_of
 from pagantic_common.telemetry.names import READINESS
 
 GATEWAY_PROBE_S = 3.0
@@ -55,15 +57,17 @@ def find_taken_ports(areas: Iterable[Area]) -> list[str]:
 def _port_problem(area: Area) -> str:
     setting = f"set PAGANTIC_{area.name.upper()}_PORT, or stop the process that listens there"
     try:
-        family, _, _, _, address = socket.getaddrinfo(area.host.strip("[]"), area.port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(bare_host(area.host), area.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return f"port {area.port} of the {area.name} service is in use{_owner(area.port)}: {setting}"
-        reason = (error.strerror or str(error)).lower()
-        return f"the {area.name} service cannot listen on {area.host}:{area.port} ({reason}): {setting}"
+        if is_host_at_fault(error):
+            setting = f"set PAGANTIC_{area.name.upper()}_HOST or PAGANTIC_HOST to an address of this machine"
+        place = address_of(area.host, area.port)
+        return f"the {area.name} service cannot listen on {place} ({refusal_of(error)}): {setting}"
     return ""
 
 

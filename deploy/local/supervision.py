@@ -12,7 +12,6 @@ import hashlib
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 import xmlrpc.client
@@ -25,8 +24,9 @@ import psutil
 from supervisor.xmlrpc import SupervisorTransport
 
 from deploy.local.areas import GATEWAY, Area
+from deploy.local.child import OWNER_VARIABLE, owner_options
+from pagantic_common.run import command
 
-OWNER_VARIABLE = "PAGANTIC_SUPERVISED_FROM"
 LEFTOVER_WAIT_S = 20.0
 _MODULE = "services."
 _GATEWAY = "gateway.cli.main"  # commands that users type run as the `pagantic` program
@@ -56,7 +56,7 @@ supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 # A service that exits is restarted, except after exit code 78, which means that its configuration is invalid.
 _PROGRAM = """
 [program:{name}]
-command={python} -m deploy.local.child {arguments}
+command={child} {arguments}
 stdout_logfile=%(here)s/logs/{name}.log
 stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=2
@@ -155,7 +155,7 @@ class Supervision:
         self._make_socket_folder()
         self._config.write_text(self._render(areas), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)],
+            command("supervisor.supervisord", "-c", str(self._config)),
             env={**environment, OWNER_VARIABLE: str(self.state)},
             capture_output=True,
             text=True,
@@ -239,10 +239,10 @@ class Supervision:
     def _daemon(self) -> psutil.Process | None:
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="ascii")))
-            command = process.cmdline()
+            argv = process.cmdline()
         except (OSError, ValueError, psutil.Error):
             return None
-        if "supervisor.supervisord" not in command or str(self._config) not in command:
+        if "supervisor.supervisord" not in argv or str(self._config) not in argv:
             return None
         return process
 
@@ -264,12 +264,12 @@ class Supervision:
         user = ""
         if os.geteuid() == 0:
             user = "user=root\n"  # otherwise supervisord prints a warning when root starts it
-        python = shlex.quote(sys.executable).replace("%", "%%")
+        child = shlex.join(command("deploy.local.child")).replace("%", "%%")
         socket = str(self._socket).replace("%", "%%")
         address_of = {area.name: area.address for area in areas}
         arguments = {**{name: name for name in address_of}, GATEWAY: f"{GATEWAY} {address_of['orchestrator']}"}
         programs = [
-            _PROGRAM.format(name=name, arguments=arguments[name], python=python, stop_wait_s=STOP_WAIT_S)
+            _PROGRAM.format(name=name, arguments=arguments[name], child=child, stop_wait_s=STOP_WAIT_S)
             for name in address_of
         ]
         groups = _GROUPS.format(inner=",".join(sorted(address_of.keys() - {"orchestrator", GATEWAY})))
@@ -320,16 +320,14 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 
 def _is_leftover(process: psutil.Process, state: Path, daemon_pid: int) -> bool:
     try:
-        is_ours = bool(_name(process)) and process.environ().get(OWNER_VARIABLE) == str(state)
+        is_ours = bool(_name(process)) and owner_options(str(state))[1] in process.info["cmdline"]
         return is_ours and process.ppid() != daemon_pid
     except psutil.Error:
         return False
 
 
 def _name(process: psutil.Process) -> str:
-    command = process.info["cmdline"] or []
-    if _GATEWAY in command:
+    argv = process.info["cmdline"] or []
+    if _GATEWAY in argv:
         return "http"
-    return next(
-        (part.removeprefix(_MODULE) for part in command if part.startswith(_MODULE) and "." not in part[9:]), ""
-    )
+    return next((part.removeprefix(_MODULE) for part in argv if part.startswith(_MODULE) and "." not in part[9:]), "")

@@ -7,10 +7,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TypedDict
 
 from pagantic_common.client.credentials import has_key
-from pagantic_common.domain.defaults import HOST, state_folder
+from pagantic_common.domain.addresses import caller_address
+from pagantic_common.domain.defaults import state_folder
 from pagantic_common.domain.errors import InvalidRequest
-
-_ANY_HOST = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound
 
 
 class Place(TypedDict):
@@ -23,7 +22,7 @@ class Place(TypedDict):
 
 def read_addresses(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the address of each area whose service runs from the state folder, or {} if no services run."""
-    return {area["name"]: f"{_host_of(area['host'])}:{area['port']}" for area in _read(environment, "areas")}
+    return {area["name"]: caller_address(area["host"], area["port"]) for area in _read(environment, "areas")}
 
 
 def use_remembered_addresses(environment: MutableMapping[str, str]) -> None:
@@ -56,7 +55,3 @@ def _is_alive(pid: int) -> bool:
     import psutil
 
     return psutil.pid_exists(pid)
-
-
-def _host_of(host: str) -> str:
-    return HOST if host in _ANY_HOST else host

@@ -84,7 +84,7 @@ class CommandTree(TyperGroup):
 def load_command(name: str) -> Any:
     """Import a command or a group of commands by its name."""
     module, _, attribute = COMMANDS[name][0].partition(":")
-    work = getattr(import_module(f"gateway.cli.{module}"), attribute)
+    work = getattr(import_module(f"{__package__}.{module}"), attribute)
     holder = typer.Typer(rich_markup_mode=None, add_completion=False)
     if isinstance(work, typer.Typer):
         holder.add_typer(work, name=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -15,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.anthropic.answers import ANTHROPIC
 from gateway.http.anthropic.paths import MESSAGES_PATH, VERSION_HEADER
-from gateway.http.bodies import JsonBody
+from gateway.http.bodies import JsonBody, refuse_other_types
 from gateway.http.failures import (
     OpenAIErrorObject,
     error_of,
@@ -31,12 +30,12 @@ from gateway.http.operations import OPENAI, Access, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import until_left
 from gateway.web.bodies import RequestBody, Upload
-from gateway.web.callers import Callers, api_key_of
+from gateway.web.callers import Callers, is_key_lent
+from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
+from gateway.web.line_ends import escaping_line_ends
 from gateway.web.refusal import Refusal
-from pagantic_common.client.credentials import has_key
 from pagantic_common.domain.errors import PaganticError
-from pagantic_common.settings import Auth
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,7 @@ class HttpApp:
         self._settings = settings
         self._is_ready = is_ready
         self.entry = Entry(settings, callers.refuse_unknown, max_body_bytes=settings.max_body_bytes)
+        self._cross_origin = CrossOrigin(settings)
         self.streams = Streams()
         self._operations = operations
 
@@ -79,13 +79,16 @@ class HttpApp:
                 scope[ROUTE] = probe.path
                 await (await probe.route.endpoint(self._is_ready))(scope, receive, send)
                 return
+        if (opened := await self._cross_origin.open(scope, receive, send)) is None:
+            return
+        send = escaping_line_ends(opened)
         request = Request(scope)
         scope["request_id"] = uuid.uuid4().hex
         try:
             self.entry.check(request)
             operation = self._operation_of(scope)
             if operation.form is not None:
-                self.entry.check_type(request)
+                refuse_other_types(request)
             self._check_scope(operation, request)
             async with self.entry.admitted(request, needs_key=operation.needs_key) as body:
                 if operation.takes_file:
@@ -109,8 +112,7 @@ class HttpApp:
 
         Every program of the machine may call a local gateway. Its key must not make an operator of each of them.
         """
-        lends_key = self._settings.auth is Auth.LOCAL and has_key(os.environ) and not api_key_of(request)
-        if operation.access is Access.ADMIN and lends_key:
+        if operation.access is Access.ADMIN and is_key_lent(request, self._settings.auth):
             raise Refusal(403, "the gateway lends nobody the scope admin of its own key: send a key with this scope")
 
     async def _read(self, operation: Operation, request: Request, receive: Receive, body: RequestBody) -> bytes:

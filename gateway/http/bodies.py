@@ -12,12 +12,16 @@ from starlette.requests import Request
 from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not accept the TypedDict of `typing`.
 
 from gateway.web.bodies import RequestBody, check_values
+from gateway.web.refusal import Refusal
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 # The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
+_JSON_TYPES = ("application/json", "text/json")
+# The types that programs send without a thought for the type.
+_VAGUE_TYPES = ("", "text/plain", "application/octet-stream", "application/x-www-form-urlencoded")
 MessageT = TypeVar("MessageT", bound=Message)
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
@@ -30,6 +34,25 @@ class AnswerShape(TypedDict):
 
 class Done(AnswerShape):
     """An empty answer that confirms that the request was carried out."""
+
+
+def refuse_other_types(request: Request) -> None:
+    """Raise Refusal if the headers of a request say that its body is not JSON, or is encoded.
+
+    Programs that send JSON with a type that says nothing, such as curl, are understood. A web page must name JSON,
+    because its browser asks no permission to send most of the other types.
+    """
+    headers = request.headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = kind in _JSON_TYPES or kind.endswith("+json")
+    if not is_json and kind not in _VAGUE_TYPES:
+        raise Refusal(415, f"the content type is {kind[:64]!r}: send application/json")
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    if not is_json and has_body and headers.get("origin"):
+        raise Refusal(415, "a web page must send JSON with `content-type: application/json`")
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise Refusal(415, f"the content encoding is {encoding[:64]!r}: send the body as it is")
 
 
 class JsonBody(bytes):

@@ -7,12 +7,34 @@ from typing import NotRequired
 from gateway.http.bodies import AnswerShape
 from gateway.web.refusal import Refusal
 from pagantic_common.domain import errors
-from pagantic_common.domain.errors import ErrorCode, MessageTooLarge, PaganticError
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, MessageTooLarge, PaganticError
 from pagantic_common.rpc.status import status_code_of
 
 CLIENT_LEFT = 499
+_ANSWER_FAILED = 500
+# A status says whose fault an error is: 4xx the request's, and 5xx the system's, its tools' or its model's.
 _STATUS_OF_CODE: dict[ErrorCode | None, int] = {
-    ErrorCode.CONFIG_NO_ENGINE: 404,
+    # The model's answer does not satisfy the contract, or the model does not come to an end.
+    ErrorCode.CONSTRAINT_GRAMMAR_REJECTED: _ANSWER_FAILED,
+    ErrorCode.CONSTRAINT_SCHEMA_INVALID: _ANSWER_FAILED,
+    ErrorCode.CONSTRAINT_JSON_INVALID: _ANSWER_FAILED,
+    ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED: _ANSWER_FAILED,
+    ErrorCode.VALIDATION_RULE_FAILED: _ANSWER_FAILED,
+    ErrorCode.VALIDATION_SEMANTIC_FAILED: _ANSWER_FAILED,
+    ErrorCode.ORCHESTRATION_ITERATION_LIMIT: _ANSWER_FAILED,
+    ErrorCode.ORCHESTRATION_NO_CONSENSUS: _ANSWER_FAILED,
+    # A tool or another service failed.
+    ErrorCode.TOOL_EXECUTION_FAILED: 502,
+    ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: 502,
+    # The deployment's files and disk are not the caller's to mend.
+    ErrorCode.CONFIG_MODEL_CORRUPT: 500,
+    ErrorCode.CONFIG_NO_SPACE: 507,
+    # The request is understood, and cannot be done.
+    ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: 422,
+    ErrorCode.ORCHESTRATION_PLAN_REJECTED: 422,
+    ErrorCode.ORCHESTRATION_STEP_MISMATCH: 422,
+    # A tool in a body is no resource of a path.
+    ErrorCode.TOOL_NOT_FOUND: 400,
     ErrorCode.QUOTA_RATE: 429,
     ErrorCode.QUOTA_CONCURRENCY: 429,
     ErrorCode.QUOTA_BUDGET: 429,
@@ -83,11 +105,31 @@ class OpenAIError(AnswerShape):
     error: OpenAIErrorObject
 
 
+_OF_ANSWERS = frozenset({ErrorCategory.CONSTRAINT_FAILURE, ErrorCategory.VALIDATION_FAILURE})
+
+
 def status_of(error: PaganticError) -> int:
     """Return the HTTP status of an error."""
+    if error.code is ErrorCode.CONFIG_NO_ENGINE:
+        return _status_without_engine(error)
     if error.code in _STATUS_OF_CODE:
         return _STATUS_OF_CODE[error.code]
     return next((status for cls, status in _STATUS_OF_CLASS if isinstance(error, cls)), _INTERNAL)
+
+
+def _status_without_engine(error: PaganticError) -> int:
+    """Return the status where no model can do the work.
+
+    The named model is unknown, the deployment has no model of the kind or none that works, or the named one is of
+    another kind.
+    """
+    if "unknown_model" in error.failure.details:
+        return 404
+    if "missing_capability" in error.failure.details:
+        return 501
+    if isinstance(error, errors.PreconditionFailed):
+        return _INTERNAL
+    return 400
 
 
 def error_of(error: PaganticError, request_id: str = "") -> OpenAIErrorObject:
@@ -95,7 +137,10 @@ def error_of(error: PaganticError, request_id: str = "") -> OpenAIErrorObject:
     code = status_code_of(error).name
     if error.code is not None:
         code = error.code.value
-    described = _error(status_of(error), code, str(error).removeprefix("hints."))
+    status, message = status_of(error), str(error).removeprefix("hints.")
+    if status == _ANSWER_FAILED and error.failure.category in _OF_ANSWERS:
+        message = f"the model's answer: {message}"
+    described = _error(status, code, message)
     described["pagantic"] = {
         "request_id": request_id,
         "retryable": is_retryable(error),

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.forms import MAX_INPUTS, Form, IgnoredFields, naming_ignored, read_form, texts_of
+from gateway.http.openai.models import DefaultName
 from gateway.http.operations import OPENAI, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
@@ -107,12 +108,14 @@ class Ranking(AnswerShape):
 
 def pooling_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of embeddings, and of reranking: Jina's, and both versions of Cohere's API."""
+    embedding_model, ranking_model = DefaultName(settings, "embed"), DefaultName(settings, "score_pairs")
 
-    async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    async def embed(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Make vectors of texts."""
         form = await apart(body, read_form, read_object(body), EmbeddingForm)
         response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
-        return JSONResponse(naming_ignored(embeddings_of(form, response), form))
+        name = await embedding_model.or_sent(form.model, client, request)
+        return JSONResponse(naming_ignored(embeddings_of(form, name, response), form))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Rank documents by their relevance to a query."""
@@ -120,7 +123,8 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)
-        return JSONResponse(naming_ignored(ranking_of(form, response, request.scope["request_id"]), form))
+        name = await ranking_model.or_sent(form.model, client, request)
+        return JSONResponse(naming_ignored(ranking_of(form, name, response, request.scope["request_id"]), form))
 
     return [
         Operation(OPENAI, "POST /v1/embeddings", embed, "createEmbeddings", EmbeddingForm, EmbeddingList),
@@ -130,8 +134,11 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
     ]
 
 
-def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
-    """Return the object of `/v1/embeddings`. Raises InvalidRequest if the model has fewer dimensions than requested."""
+def embeddings_of(form: EmbeddingForm, name: str, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
+    """Return the object of `/v1/embeddings` with this name of the model.
+
+    Raises InvalidRequest if the model has fewer dimensions than requested.
+    """
     vectors = [shortened(embedding.values, form.dimensions) for embedding in response.embeddings]
     tokens = response.usage.prompt_tokens
     return {
@@ -140,7 +147,7 @@ def embeddings_of(form: EmbeddingForm, response: inference_service_pb2.EmbedResp
             {"object": "embedding", "index": index, "embedding": _encoded(vector, form.encoding_format)}
             for index, vector in enumerate(vectors)
         ],
-        "model": form.model or "default",
+        "model": name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
 
@@ -167,13 +174,13 @@ def _encoded(vector: Sequence[float], encoding_format: str | None) -> str | list
     return list(vector)
 
 
-def ranking_of(form: RerankForm, response: pb.RerankResponse, request_id: str) -> Ranking:
-    """Return the object of `/rerank` for a response."""
+def ranking_of(form: RerankForm, name: str, response: pb.RerankResponse, request_id: str) -> Ranking:
+    """Return the object of `/rerank` for a response, with this name of the model."""
     tokens = response.usage.prompt_tokens
     return {
         "id": request_id,
         "object": "list",
-        "model": form.model or "default",
+        "model": name,
         "results": [_result(form, text) for text in response.results],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }

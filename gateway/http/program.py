@@ -19,6 +19,8 @@ from gateway.web.serving import log_to_stderr, serve_app
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.rpc.access.tls.calling import find_target
+from pagantic_common.rpc.process.listening import CannotListen
+from pagantic_common.rpc.process.protection import protect_memory
 from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.names import READINESS
 from pagantic_common.telemetry.reporting import reporting
@@ -34,6 +36,7 @@ def run(address: str, port: int | None, announce: Callable[[str, str], None]) ->
     `announce` receives the URL of the APIs and the URL of the console. The latter is empty if the settings turn the
     console off.
     """
+    protect_memory()
     log_to_stderr()
     settings = load_settings(HttpSettings)
     if port is not None:
@@ -50,9 +53,8 @@ def _reporting(settings: HttpSettings) -> Iterator[None]:
             port = settings.metrics_port
             stack.enter_context(reporting("http", settings.otlp_endpoint, host=settings.host, port=port))
         except OSError as error:
-            place = f"{settings.host}:{settings.metrics_port}"
-            change = f"change {settings.variable('metrics_port')}"
-            raise OSError(f"cannot listen on {place} for metrics: {error.strerror or error}: {change}") from None
+            refused = CannotListen.because_of(error, settings.host, settings.metrics_port, "METRICS_PORT")
+            raise OSError(f"{refused}: change {settings.variable(refused.setting.lower())}") from None
         yield
 
 

@@ -10,11 +10,13 @@ from gateway.mcp.server import open_server
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.stdio import serve_stdio
 from gateway.web.serving import log_to_stderr, serve_app
+from pagantic_common.rpc.process.protection import protect_memory
 from pagantic_common.settings import load_settings
 
 
 def run_stdio(address: str) -> None:
     """Serve the client that started this program."""
+    protect_memory()
     log_to_stderr()
     settings = load_settings(McpSettings)
     asyncio.run(_serve_stdio(settings, address))
@@ -25,6 +27,7 @@ def run_http(address: str, port: int | None, announce: Callable[[str], None]) ->
 
     `announce` receives the URL.
     """
+    protect_memory()
     log_to_stderr()
     settings = load_settings(McpSettings)
     if port is not None:

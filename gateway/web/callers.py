@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 from collections import OrderedDict
 
 from starlette.requests import Request
 
-from gateway.web.listening import peer_of
 from pagantic_common.client import AsyncClient
+from pagantic_common.client.credentials import has_key
+from pagantic_common.domain.addresses import peer_of
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PermissionDenied, Unavailable
 from pagantic_common.settings import Auth
 
@@ -44,6 +46,11 @@ def owner_of(request: Request | None, auth: Auth) -> str | None:
     if key:
         return f"key {hash_of(key)}"
     return f"peer {peer_of(request.client.host) if request.client else ''}"
+
+
+def is_key_lent(request: Request, auth: Auth) -> bool:
+    """Return whether a local caller without a key calls with the key of the server, which lends it no scope admin."""
+    return auth is Auth.LOCAL and has_key(os.environ) and not api_key_of(request)
 
 
 def hash_of(key: str) -> str:

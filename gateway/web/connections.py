@@ -17,8 +17,8 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gateway.web.listening import peer_of
 from gateway.web.settings import DoorSettings
+from pagantic_common.domain.addresses import peer_of
 from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 

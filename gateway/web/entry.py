@@ -22,6 +22,7 @@ from gateway.web.bodies import Bodies, RequestBody
 from gateway.web.callers import api_key_of, owner_of
 from gateway.web.refusal import Refusal, overloaded
 from gateway.web.settings import DoorSettings
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
@@ -48,7 +49,7 @@ class Entry:
     ) -> None:
         self._settings = settings
         self._refuse_unknown = refuse_unknown
-        self._hosts = LOCAL_NAMES | {host_name_of(settings.host)} | {name.lower() for name in settings.allowed_hosts}
+        self._hosts = names_of_server(settings)
         self._places = Shares(settings.max_streams)
         self._max_open_streams = settings.max_streams - int(settings.max_streams * QUICK_PART)
         self._open_streams = 0
@@ -67,14 +68,6 @@ class Entry:
             raise Refusal(421, f"the header Host names another server: {variable('allowed_hosts')} lists more names")
         if not is_known_origin(origin, host, self._settings.allowed_origins):
             raise Refusal(403, f"pages of this origin may not call: {variable('allowed_origins')} lists more origins")
-
-    def check_type(self, request: Request) -> None:
-        """Raise Refusal if a web page sends another type than JSON, for which its browser asks no permission."""
-        headers = request.headers
-        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if has_body and headers.get("origin") and media_type != "application/json":
-            raise Refusal(415, "a web page must send JSON with `content-type: application/json`")
 
     @asynccontextmanager
     async def admitted(self, request: Request, *, needs_key: bool = True) -> AsyncIterator[RequestBody]:
@@ -114,6 +107,12 @@ class Entry:
             yield
         finally:
             self._open_streams -= 1
+
+
+def names_of_server(settings: DoorSettings) -> frozenset[str]:
+    """Return the host names by which a server may be called, in lower case."""
+    own_name = host_name_of(address_of(settings.host, settings.port))
+    return LOCAL_NAMES | {own_name} | {name.lower() for name in settings.allowed_hosts}
 
 
 def host_name_of(authority: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.web.listening import address_of, listen
 from gateway.web.settings import DoorSettings
 from pagantic_common.rpc.health import SERVING, Context, Health
+from pagantic_common.rpc.process.listening import CannotListen, add_port
 from pagantic_common.telemetry.names import LIVENESS, READINESS
 
 MAX_RPCS = 64
@@ -45,24 +45,12 @@ async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
         maximum_concurrent_rpcs=MAX_RPCS,
     )
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    address = address_of(settings.host, settings.admin_port)
     try:
-        server.add_insecure_port(address)
-    except RuntimeError as error:
-        reason = _why_not(settings.host, settings.admin_port) or str(error)
-        change = f"change {settings.variable('host')} or {settings.variable('admin_port')}"
-        raise OSError(f"cannot listen on {address} for probes: {reason}: {change}") from None
+        add_port(server, settings.host, settings.admin_port, "ADMIN_PORT")
+    except CannotListen as error:
+        raise OSError(f"{error}: change {settings.variable(error.setting.lower())}") from None
     await server.start()
     try:
         yield
     finally:
         await server.stop(grace=0)
-
-
-def _why_not(host: str, port: int) -> str:
-    """Return the reason that the system refuses to listen, which gRPC does not report, or an empty string."""
-    try:
-        with listen(host, port):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)

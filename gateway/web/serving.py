@@ -17,9 +17,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.web.connections import BoundedProtocol, Connections
-from gateway.web.listening import address_of, listen
 from gateway.web.probes import answering_probes
 from gateway.web.settings import DoorSettings
+from pagantic_common.domain.addresses import address_of
+from pagantic_common.rpc.process.listening import CannotListen, open_socket
 from pagantic_common.rpc.process.program import return_freed_memory
 
 MAX_HEADER_BYTES = 32 * 1024
@@ -40,13 +41,13 @@ async def serve_app(app: ASGIApp, settings: DoorSettings, path: str, announce: C
 def _listen(settings: DoorSettings) -> socket.socket:
     """Listen on the port. Raises OSError, which names the port and explains how to choose another port."""
     try:
-        return listen(settings.host, settings.port)
+        return open_socket(settings.host, settings.port)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0].lower()
-        raise OSError(
-            f"cannot listen on {address_of(settings.host, settings.port)}: {reason}: choose another --port or "
-            f"{settings.variable('port')}, or stop the process that listens there"
-        ) from None
+        refused = CannotListen.because_of(error, settings.host, settings.port, "PORT")
+        remedy = f"choose another --port or {settings.variable('port')}, or stop the process that listens there"
+        if refused.setting == "HOST":
+            remedy = f"set {settings.variable('host')} to an address of this machine"
+        raise OSError(f"{refused}: {remedy}") from None
 
 
 @contextmanager

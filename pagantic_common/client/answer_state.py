@@ -270,7 +270,8 @@ class AnswerState:
         A text that was changed after it had streamed, for example by a repair, yields no delta.
 
         Args:
-            text: The whole text of the answer as shown to the reader; None selects the content of the response.
+            text: The whole text of the answer as shown to the reader, with the texts beside calls of registered tools;
+                None selects the content of the response, which follows these texts.
         """
         response = self.response
         if response is None:
@@ -278,7 +279,8 @@ class AnswerState:
         deltas = []
         if reasoning := _beyond(self._streamed[2], response.reasoning):
             deltas.append(Delta(DeltaKind.REASONING, reasoning))
-        if new := self._rest_of_text(response.content if text is None else text):
+        new = self._rest_of_content(response.content) if text is None else _beyond(self._streamed[0], text)
+        if new:
             deltas.append(Delta(DeltaKind.TEXT, new))
         return deltas + self._rest_of_calls(response.tool_calls, continues=self._is_call_open and not deltas)
 
@@ -292,11 +294,11 @@ class AnswerState:
             deltas.append(Delta(DeltaKind.CALL, call.arguments_json, index, call.id, call.name))
         return deltas
 
-    def _rest_of_text(self, text: str) -> str:
+    def _rest_of_content(self, content: str) -> str:
         streamed, turn, _ = self._streamed
-        if text in streamed:
+        if content in streamed:
             return ""
-        return (turn and _beyond(turn, text)) or _beyond(streamed, text)
+        return (turn and _beyond(turn, content)) or _beyond(streamed, content)
 
     # ---- the kinds of events ----------------------------------------------------------------------------------------
 

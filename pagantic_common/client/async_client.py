@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import math
 import os
 import time
 import uuid
@@ -19,6 +20,7 @@ from pagantic.context.v1 import context_service_pb2, context_service_pb2_grpc
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from pagantic_common.client.connections import Connections
 from pagantic_common.client.credentials import credentials_for
 from pagantic_common.client.following import FOLLOWING_PATIENCE_S, Following, FollowingOptions, OnLost
 from pagantic_common.client.hints import Choice, Options
@@ -48,7 +50,8 @@ from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.rpc.access.tls.calling import find_target
-from pagantic_common.rpc.call import call_stream, call_unary
+from pagantic_common.rpc.call import GRACE_S, call_stream, call_unary
+from pagantic_common.rpc.status import no_answer
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -92,9 +95,7 @@ class AsyncClient(Sessions, Sources):
         self._timeout_s = timeout_s
         self._target = find_target(self.address, os.environ)
         self._credentials = credentials_for(self._target, api_key, os.environ)
-        self._max_message_bytes = max_message_bytes
-        self._channel: grpc.aio.Channel | None = None
-        self._made_stub: pb_grpc.OrchestratorServiceAsyncStub | None = None
+        self._connections = Connections(lambda: self._target.open(max_message_bytes))
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -106,20 +107,17 @@ class AsyncClient(Sessions, Sources):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection and cancel running calls."""
-        await asyncio.gather(*self._stopping, return_exceptions=True)
-        channel = self._channel
-        self._channel = None
-        self._made_stub = None
-        if channel is not None:
-            await channel.close()
+        """Close the connections and cancel running calls, within a few seconds."""
+        loop = asyncio.get_running_loop()
+        stopping = [task for task in self._stopping if task.get_loop() is loop]
+        await asyncio.gather(*stopping, return_exceptions=True)
+        await self._connections.close()
 
     def for_caller(self, api_key: str) -> Self:
-        """Return a client that sends another key over the same connection. Closing this client closes both.
+        """Return a client that sends another key over the same connections. Closing this client closes both.
 
         Raises InvalidRequest if the key would leave this machine in plain text.
         """
-        self._channel_of_loop()
         other = copy.copy(self)
         other._credentials = credentials_for(self._target, api_key, os.environ)  # noqa: SLF001 - of its own class
         return other
@@ -316,8 +314,10 @@ class AsyncClient(Sessions, Sources):
 
         The error of a failed run is in the response.
         """
-        time_s = self._time_for(request)
-        return await answered(lambda: self._call(self._stub().Execute, request, time_s), self._patience_for(request))
+        until_s = time.monotonic() + self._time_for(request)
+        return await answered(
+            lambda: self._call(self._stub().Execute, request, _left_s(until_s)), self._patience_for(request, until_s)
+        )
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         """Run a request and yield its events, of which `completed` is the last.
@@ -335,12 +335,17 @@ class AsyncClient(Sessions, Sources):
 
         Leaving early does not cancel the execution.
         """
+        return self._follow(request_id, after_sequence, self._timeout_s)
+
+    def _follow(
+        self, request_id: str, after_sequence: int, timeout_s: float
+    ) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         request = pb.FollowExecutionRequest(request_id=request_id, after_sequence=after_sequence)
         return call_stream(
             _SERVICE,
             self._stub().FollowExecution,
             request,
-            self._timeout_s,
+            timeout_s,
             credentials=self._credentials,
             finishes_reads=True,
         )
@@ -381,7 +386,7 @@ class AsyncClient(Sessions, Sources):
         else:
             request, begins = self._in_background(request_or_id), not after_sequence
             is_own = begins and not request_or_id.background
-        until_s = time.monotonic() + self._time_for(request) if timeout_of(request) else None
+        until_s = time.monotonic() + self._time_for(request) if timeout_of(request) else math.inf
         return self._following(
             request,
             begins=begins,
@@ -394,25 +399,31 @@ class AsyncClient(Sessions, Sources):
 
     def _begin(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
         """Stream a request over one connection. Before the first event, resend the request while patience lasts."""
-        time_s = self._time_for(request)
+        until_s = time.monotonic() + self._time_for(request)
         return answered_stream(
             lambda: call_stream(
                 _SERVICE,
                 self._stub().ExecuteStream,
                 request,
-                time_s,
+                _left_s(until_s),
                 credentials=self._credentials,
                 finishes_reads=True,
             ),
-            self._patience_for(request),
+            self._patience_for(request, until_s),
         )
 
     def _following(
-        self, request: execution_pb2.SystemRequest, *, begins: bool, **options: Unpack[FollowingOptions]
+        self,
+        request: execution_pb2.SystemRequest,
+        *,
+        begins: bool,
+        until_s: float = math.inf,
+        **options: Unpack[FollowingOptions],
     ) -> Following:
         return Following(
             (lambda: self._begin(request)) if begins else None,
-            lambda sequence: self.follow(request.request_id, after_sequence=sequence),
+            lambda sequence: self._follow(request.request_id, sequence, min(self._timeout_s, _left_s(until_s))),
+            until_s=until_s,
             **options,
         )
 
@@ -451,11 +462,16 @@ class AsyncClient(Sessions, Sources):
         timeout_s: float | None = None,
     ) -> ResponseT:
         """Make a unary call within `timeout_s`, or within the client's timeout if `timeout_s` is unset."""
-        return await call_unary(_SERVICE, method, request, timeout_s or self._timeout_s, credentials=self._credentials)
+        time_s = timeout_s or self._timeout_s
+        try:
+            async with asyncio.timeout(time_s + GRACE_S):
+                return await call_unary(_SERVICE, method, request, time_s, credentials=self._credentials)
+        except TimeoutError:
+            raise no_answer(_SERVICE) from None
 
-    def _patience_for(self, request: execution_pb2.SystemRequest) -> Patience:
+    def _patience_for(self, request: execution_pb2.SystemRequest, until_s: float) -> Patience:
         """Return the patience for a request. Without an id it is 0, because a resend would run the request again."""
-        return Patience(self._patience_s if request.request_id else 0.0)
+        return Patience(self._patience_s if request.request_id else 0.0, until_s=until_s)
 
     def _time_for(self, request: execution_pb2.SystemRequest) -> float:
         """Return the timeout of a call, which exceeds the request's timeout so that the response can arrive."""
@@ -464,16 +480,8 @@ class AsyncClient(Sessions, Sources):
             return self._timeout_s
         return timeout_s + RESPONSE_GRACE_S
 
-    def _channel_of_loop(self) -> grpc.aio.Channel:
-        # The channel belongs to the event loop of the first call, so it is opened at that call.
-        if self._channel is None:
-            self._channel = self._target.open(self._max_message_bytes)
-        return self._channel
-
     def _stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
-        if self._made_stub is None:
-            self._made_stub = pb_grpc.OrchestratorServiceStub(self._channel_of_loop())
-        return self._made_stub
+        return self._connections.current().orchestrator
 
     def _call_ingest(
         self, requests: AsyncIterator[context_service_pb2.IngestFilesRequest]
@@ -481,6 +489,9 @@ class AsyncClient(Sessions, Sources):
         return call_stream(_SERVICE, self._context_stub().IngestFiles, requests, credentials=self._credentials)
 
     def _context_stub(self) -> context_service_pb2_grpc.ContextServiceAsyncStub:
-        stub: context_service_pb2_grpc.ContextServiceAsyncStub
-        stub = context_service_pb2_grpc.ContextServiceStub(self._channel_of_loop())
-        return stub
+        return self._connections.current().context
+
+
+def _left_s(until_s: float) -> float:
+    """Return the time until a point of the monotonic clock, and a moment if that has passed."""
+    return max(0.001, until_s - time.monotonic())

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -37,7 +38,6 @@ class FollowingOptions(TypedDict, total=False):
     after_sequence: int
     patience_s: float
     on_lost: OnLost | None
-    until_s: float | None
     stop: Stop | None
 
 
@@ -53,7 +53,7 @@ class Following:
         after_sequence: Only events after this sequence number are read.
         patience_s: Longest time without an event after a lost connection, seconds.
         on_lost: Called with the failure when a connection is lost, but at most once until the next event.
-        until_s: Time on the monotonic clock after which an expired call deadline is a failure; None sets no limit.
+        until_s: Time on the monotonic clock after which no further connection is opened.
         stop: Cancels the execution if its reader leaves before the end; None lets the execution continue.
     """
 
@@ -65,7 +65,7 @@ class Following:
         after_sequence: int = 0,
         patience_s: float = FOLLOWING_PATIENCE_S,
         on_lost: OnLost | None = None,
-        until_s: float | None = None,
+        until_s: float = math.inf,
         stop: Stop | None = None,
     ) -> None:
         self.sequence = after_sequence
@@ -138,13 +138,13 @@ class Following:
     async def _wait_after(self, failure: PaganticError) -> None:
         """Wait before the next connection, or raise `failure` if no connection is to follow."""
         if isinstance(failure, DeadlineExceeded):
-            if self._until_s is not None and time.monotonic() >= self._until_s:
+            if time.monotonic() >= self._until_s:
                 raise failure
             if not self._has_events:
                 await asyncio.sleep(RECONNECTS.first_s)
             return
         if self._patience is None:
-            self._patience = Patience(self._patience_s, RECONNECTS)
+            self._patience = Patience(self._patience_s, RECONNECTS, until_s=self._until_s)
             if self._on_lost is not None:
                 self._on_lost(failure)
         await self._patience.wait_after(failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -27,10 +28,14 @@ def raise_for_error(response: execution_pb2.SystemResponse) -> execution_pb2.Sys
 
 
 class Patience:
-    """Waits between the attempts of a request, for at most `patience_s` seconds after the first failure."""
+    """Waits between the attempts of a request, for at most `patience_s` seconds after the first failure.
 
-    def __init__(self, patience_s: float, backoff: Backoff = REPEATS) -> None:
+    No wait lasts beyond `until_s`, a time on the monotonic clock.
+    """
+
+    def __init__(self, patience_s: float, backoff: Backoff = REPEATS, *, until_s: float = math.inf) -> None:
         self._patience_s = patience_s
+        self._until_s = until_s
         self._backoff = backoff
         self._failures = 0
         self._end_s: float | None = None
@@ -39,7 +44,7 @@ class Patience:
         """Wait until the next attempt. Raises `failure` if the patience would end before that attempt."""
         now_s = time.monotonic()
         if self._end_s is None:
-            self._end_s = now_s + self._patience_s
+            self._end_s = min(now_s + self._patience_s, self._until_s)
         self._failures += 1
         wait_s = self._backoff.wait_s(self._failures, stated_s=failure.retry_after_s)
         if now_s + wait_s > self._end_s:

@@ -1,30 +1,41 @@
-"""The client for programs without asyncio. It runs the asyncio client on an event loop in a separate thread."""
+"""The client for programs without asyncio. It runs the asyncio client on an event loop in a separate thread.
+
+The thread starts at the first call of a process, so that a client which was made before a fork works in the child.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import aclosing
+from concurrent.futures import CancelledError
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
-from pagantic_common.client.async_client import PATIENCE_S, VALIDATION_RETRIES, AsyncClient
+from pagantic_common.client.async_client import CANCEL_S, PATIENCE_S, VALIDATION_RETRIES, AsyncClient
+from pagantic_common.client.connections import CLOSE_S
 from pagantic_common.client.following import FOLLOWING_PATIENCE_S, OnLost
 from pagantic_common.client.hints import Options
 from pagantic_common.client.requests import Messages
 from pagantic_common.client.typed_output import StructuredResult, ValueT
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES, REQUEST_TIMEOUT_S
-from pagantic_common.domain.errors import PaganticError, Unavailable
+from pagantic_common.domain.errors import PaganticError, PreconditionFailed, Unavailable
+from pagantic_common.rpc.channel import check_not_forked, forked, is_child
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 ResultT = TypeVar("ResultT")
 ArgumentsP = ParamSpec("ArgumentsP")
+CHECK_S = 1.0  # between two checks whether the thread still runs
+# A lock of gRPC that was taken at the fork blocks the loop of the child forever.
+STUCK_S = 3.0
 # An event, the failure or the end (None) of a stream, or a call to make in the reading thread.
 _Item = event_pb2.ExecutionEvent | Exception | Callable[[], None] | None
 
@@ -64,9 +75,8 @@ class Client:
             max_message_bytes=max_message_bytes,
         )
         self.address = self._client.address
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pagantic-client", daemon=True)
-        self._thread.start()
+        self._is_closed = False
+        self._threads: dict[int, _LoopThread] = {}  # by process id, because a forked process needs its own
 
     def __enter__(self) -> Self:
         return self
@@ -77,14 +87,14 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. A second call does nothing."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.close())
-        self._run(_cancel_others())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Close the connection within a few seconds, and end running calls. A second call does nothing.
+
+        In a forked process, this leaves the connection to the parent.
+        """
+        self._is_closed = True
+        thread = self._threads.pop(os.getpid(), None)
+        if thread is not None:
+            thread.end(self._client.close())
 
     chat = _blocking(AsyncClient.chat)
     ask = _blocking(AsyncClient.ask)
@@ -237,7 +247,7 @@ class Client:
         items = items or queue.SimpleQueue()
 
         async def pump() -> None:
-            end: Exception | None = Unavailable("the client was closed")
+            end: Exception | None = _closed()
             try:
                 async with aclosing(begin()) as incoming:
                     async for event in incoming:
@@ -248,9 +258,10 @@ class Client:
             finally:
                 items.put(end)
 
-        pumping = self._run(_started(pump()))
+        thread = self._thread()
+        pumping = thread.run(_started(pump()))
         try:
-            while (item := items.get()) is not None:
+            while (item := thread.next_of(items)) is not None:
                 if isinstance(item, Exception):
                     raise item
                 if isinstance(item, event_pb2.ExecutionEvent):
@@ -258,24 +269,112 @@ class Client:
                 else:
                     item()
         finally:
-            self._leave(pumping)
-
-    def _leave(self, pumping: asyncio.Task[None]) -> None:
-        """Cancel a stream, and wait until the stream and any cancellation of its execution have ended."""
-        if pumping.done() or self._loop.is_closed():
-            return
-        if threading.current_thread() is self._thread:  # the garbage collector runs in any thread
-            pumping.cancel()
-            return
-        self._run(_ended(pumping))
+            thread.leave(pumping)
 
     def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
+            thread = self._thread()
+        except BaseException:
+            work.close()
+            raise
+        return thread.run(work)
+
+    def _thread(self) -> _LoopThread:
+        """Return the thread of this process. Raises PreconditionFailed after `close`."""
+        if self._is_closed:
+            raise PreconditionFailed("the client was closed: make another client")
+        pid = os.getpid()
+        thread = self._threads.get(pid)
+        if thread is None:
+            # No lock is taken here, because a process may be forked while another thread holds it.
+            started = _LoopThread()
+            thread = self._threads.setdefault(pid, started)
+            if thread is not started:
+                started.stop()
+        return thread
+
+
+class _LoopThread:
+    """An event loop in a thread of its own. It runs in the process that made it, and in no child of a fork."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._unanswered_s: float | None = None  # since when the loop has not run a callback
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pagantic-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a coroutine on the loop, and return its result. Raises Unavailable if the loop ends meanwhile."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop was closed by another thread
+            work.close()
+            raise _closed() from None
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    return future.result(CHECK_S)
+                if future.done():
+                    return future.result()
+                self._check_running()
+        except CancelledError:
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
+
+    def next_of(self, items: queue.SimpleQueue[ResultT]) -> ResultT:
+        """Return the next item that the loop puts into a queue. Raises the errors of `run`, and PreconditionFailed."""
+        while True:
+            with suppress(queue.Empty):
+                return items.get(timeout=CHECK_S)
+            self._check_running()
+
+    def _check_running(self) -> None:
+        """Raise an error if the loop has ended, or if gRPC blocks it because of a fork."""
+        if os.getpid() != self._pid:
+            check_not_forked()
+        if not self._thread.is_alive():
+            raise _closed()
+        now_s = time.monotonic()
+        if self._unanswered_s is None:
+            self._unanswered_s = now_s
+            self._loop.call_soon_threadsafe(self._answer)
+        elif is_child() and now_s - self._unanswered_s > STUCK_S:
+            raise forked()
+
+    def _answer(self) -> None:
+        self._unanswered_s = None
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task, and wait until it has ended."""
+        if task.done() or not self._thread.is_alive():
+            return
+        if threading.current_thread() is self._thread:  # the garbage collector runs in any thread
+            task.cancel()
+            return
+        self.run(_ended(task))
+
+    def end(self, closing: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine, cancel all tasks and stop. A coroutine or thread that is stuck is abandoned in the end."""
+        ending = asyncio.run_coroutine_threadsafe(_closed_and_cancelled(closing), self._loop)
+        try:
+            with suppress(TimeoutError):
+                ending.result(CANCEL_S + CLOSE_S)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the thread, and close the loop unless the thread is stuck."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the client was closed")
 
 
 async def _started(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -287,8 +386,9 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-async def _cancel_others() -> None:
-    """Cancel the other tasks of this loop, so that readers of streams get an error."""
+async def _closed_and_cancelled(closing: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine, and then cancel the other tasks of this loop, so that readers of streams get an error."""
+    await closing
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.domain.ids import is_id, require_id
+from pagantic_common.domain.ids import require_id
 from pagantic_common.domain.images import Image, check_count, check_image
 
 IMAGES = "images"  # the capability of a model that accepts images
+MAX_CALL_ID_CHARS = 512
 
 
 class Role(StrEnum):
@@ -50,6 +51,12 @@ class Message:
     images: tuple[Image, ...] = ()
     said_as: str = ""
     removed: bool = False
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether models see the message: it has content, images or calls, or is the result of a call."""
+        has_text = bool(self.content or self.images or self.tool_calls)
+        return not self.removed and (has_text or self.role is Role.TOOL)
 
 
 class ToolSafety(StrEnum):
@@ -151,33 +158,46 @@ _FIELDS_OF_ROLE = {
 _OPTIONAL_FIELDS = ("reasoning", "tool_calls", "tool_call_id", "name", "cut", "images", "said_as", "removed")
 
 
-def check_message(message: Message, position: int) -> None:
-    """Raise InvalidRequest if the message has a field that its role forbids or lacks a required field."""
-    where = f"messages[{position}] ({message.role})"
-    _check_fields(message, where)
-    for index, image in enumerate(message.images):
-        check_image(image, f"{where}: image {index}")
-    _check_content(message, where)
+def check_message(message: Message, position: int, field: str = "messages") -> None:
+    """Raise InvalidRequest if the message has a field that its role forbids or lacks a required field.
 
-
-def _check_content(message: Message, where: str) -> None:
-    if message.role is Role.TOOL:
-        if not is_id(message.tool_call_id) or not message.name:
-            raise InvalidRequest(f"{where} needs tool_call_id and name")
-    elif not (message.content or message.tool_calls or message.images):
-        raise InvalidRequest(f"{where} has no content")
-    for call in message.tool_calls:
-        if not is_id(call.id) or not call.name:
-            raise InvalidRequest(f"{where} has a tool call without a valid id and name")
-
-
-def _check_fields(message: Message, where: str) -> None:
+    `field` is the name of the list in the request, and `position` the message's position in it.
+    """
+    where = f"{field}[{position}] ({message.role})"
     allowed = _FIELDS_OF_ROLE[message.role]
     for name in _OPTIONAL_FIELDS:
         if getattr(message, name) and name not in allowed:
             raise InvalidRequest(f"{where} must not carry {name}")
     if message.said_as:
         require_id(f"{where}: said_as", message.said_as)
+    for index, image in enumerate(message.images):
+        check_image(image, f"{where}: image {index}")
+    _check_calls(message, where)
+
+
+def _check_calls(message: Message, where: str) -> None:
+    if message.role is Role.TOOL:
+        if not message.tool_call_id or not message.name:
+            raise InvalidRequest(f"{where} needs tool_call_id and name")
+        _check_call_id(f"{where}: tool_call_id", message.tool_call_id)
+    for index, call in enumerate(message.tool_calls):
+        if not call.name:
+            raise InvalidRequest(f"{where}: tool_calls[{index}] has no name")
+        _check_call_id(f"{where}: tool_calls[{index}].id", call.id)
+
+
+def _check_call_id(field: str, call_id: str) -> None:
+    """Raise InvalidRequest unless the id of a call, which may come from any system, is short and printable."""
+    if not 0 < len(call_id) <= MAX_CALL_ID_CHARS or not call_id.isprintable():
+        raise InvalidRequest(f"{field} {call_id[:140]!r} must have 1 to {MAX_CALL_ID_CHARS} printable characters")
+
+
+def check_stored_message(message: Message, position: int, field: str) -> None:
+    """Raise InvalidRequest unless a message may take the place of a stored message: it is well formed or removed."""
+    if not message.removed:
+        check_message(message, position, field)
+    elif message != Message(message.role, removed=True):
+        raise InvalidRequest(f"{field}[{position}] ({message.role}) is removed: it must carry its role alone")
 
 
 def check_messages(messages: Sequence[Message]) -> None:
@@ -195,8 +215,15 @@ def count_images(messages: Sequence[Message]) -> int:
 
 
 def check_turn(messages: Sequence[Message]) -> None:
-    """Raise InvalidRequest unless the messages are well formed and the last one is from the user or a tool."""
+    """Raise InvalidRequest unless the messages are well formed and end with a tool result or a message of the user."""
     check_messages(messages)
     last = messages[-1].role
     if last not in (Role.USER, Role.TOOL):
         raise InvalidRequest(f"the last message is {last}'s: it must be the user's or a tool result")
+    check_last_is_shown(messages)
+
+
+def check_last_is_shown(messages: Sequence[Message]) -> None:
+    """Raise InvalidRequest if the last message is empty, since the model would answer the message before it."""
+    if not messages[-1].is_shown:
+        raise InvalidRequest(f"messages[{len(messages) - 1}] ({messages[-1].role}) is empty: send text")

@@ -19,7 +19,7 @@ import grpc
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from pagantic_common.domain.errors import DeadlineExceeded
-from pagantic_common.rpc.status import restore_error
+from pagantic_common.rpc.status import no_answer, restore_error
 from pagantic_common.telemetry.names import (
     AUTHORIZATION_KEY,
     CAUSED_BY_KEY,
@@ -33,15 +33,18 @@ from pagantic_common.telemetry.names import (
 from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent, is_recording, note_error, span
 
+# gRPC's own deadline ends a call that has no answer. A call that outlives it by this time is ended without gRPC.
+GRACE_S: Final = 1.0
 STATUS_POLL_S: Final = 0.01
 STATUS_POLLS: Final = 100
 _FAILED_WRITE: Final = "Internal error from Core"  # grpcio's wording
 
 ResponseT = TypeVar("ResponseT")
+# These are texts because the classes of older versions of grpcio take no parameters at run time.
 StreamMethod: TypeAlias = (
-    grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]
+    "grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]"
 )
-StreamCall: TypeAlias = grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]
+StreamCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, ResponseT] | grpc.aio.StreamStreamCall[Any, ResponseT]"
 
 
 def outgoing_metadata(credentials: str = "") -> tuple[tuple[str, str | bytes], ...]:
@@ -129,15 +132,19 @@ async def call_stream(
 
     To leave early, close the generator (contextlib.aclosing), which cancels the call.
 
-    With `finishes_reads`, a read in progress completes if the task is cancelled. That needs a task for each response.
-    Without `finishes_reads`, grpcio leaks some memory for each cancelled read (grpc/grpc#43360).
+    With `finishes_reads`, a read in progress completes if the task is cancelled, and ends with the call's time even if
+    gRPC is stuck. That needs a task for each response. Without `finishes_reads`, grpcio leaks some memory for each
+    cancelled read (grpc/grpc#43360).
     """
     async with opened_stream(service, method, request, timeout_s, credentials) as opened:
         try:
-            async for response in _finished_reads(opened.responses) if finishes_reads else opened.responses:
+            reads = _finished_reads(opened.responses, timeout_s) if finishes_reads else opened.responses
+            async for response in reads:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise restore_error(service, await opened.error_of(error)) from None
+        except TimeoutError:
+            raise no_answer(service) from None
 
 
 def opened_stream(
@@ -150,8 +157,14 @@ def opened_stream(
     return _opened_call(method, request, remaining_timeout_s(service, timeout_s), credentials)
 
 
-async def _finished_reads(call: StreamCall[ResponseT]) -> AsyncGenerator[ResponseT, None]:
-    while (response := await asyncio.shield(call.read())) is not grpc.aio.EOF:
+async def _finished_reads(call: StreamCall[ResponseT], timeout_s: float | None) -> AsyncGenerator[ResponseT, None]:
+    """Yield the responses of a call. Raises TimeoutError if a read lasts beyond the call's time."""
+    end_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + GRACE_S
+    while True:
+        async with asyncio.timeout_at(end_s):
+            response = await asyncio.shield(call.read())
+        if response is grpc.aio.EOF:
+            return
         yield cast("ResponseT", response)
 
 

@@ -1,15 +1,65 @@
-"""The only way to open a channel to another service."""
+"""The only way to open a channel to another service.
+
+gRPC for asyncio does not survive a fork: its thread does not run in the child, which would wait forever. The channels
+in the child share their sockets with the channels of the parent. If the child freed or closed them, it would disturb
+the parent. A child therefore keeps the channels of its parent, and opens none.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Collection
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 
+from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.rpc.service_config import service_config
 
 MAX_RECONNECT_S = 1.0
+
+_channels: WeakSet[grpc.aio.Channel] = WeakSet()
+_channels_of_parents: list[grpc.aio.Channel] = []
+_has_opened = False
+_is_child = False
+_is_forked = False
+
+
+def _note_fork() -> None:
+    global _is_child, _is_forked  # noqa: PLW0603 - the state belongs to the process
+    _is_child = True
+    _is_forked = _is_forked or _has_opened
+    _channels_of_parents.extend(_channels)
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def is_child() -> bool:
+    """Return whether this process was forked from a process that had loaded this module."""
+    return _is_child
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked from a process that had opened a channel."""
+    return _is_forked
+
+
+def check_not_forked() -> None:
+    """Raise PreconditionFailed in a process that was forked from a process that had opened a channel."""
+    if _is_forked:
+        raise forked()
+
+
+def forked() -> PreconditionFailed:
+    """Return the error of a call that a forked process cannot make."""
+    return PreconditionFailed(
+        "this process was forked from a process that had used gRPC, which does not survive a fork: make the first "
+        "call after the fork (gunicorn without --preload), or start processes by spawn or forkserver"
+    )
 
 
 def channel_options(max_message_bytes: int, waits: Collection[str] = (), replica_of: str = "") -> list[tuple[str, Any]]:
@@ -50,10 +100,18 @@ def open_channel(
 ) -> grpc.aio.Channel:
     """Open a channel that connects on first use, in plain text if there are no credentials.
 
+    Raises PreconditionFailed as `check_not_forked` does.
+
     gRPC does not retry refused calls of the methods in `waits`, because these calls queue for capacity of the service.
     A channel to a single replica retries no call; `replica_of` is then the host of the service.
     """
+    global _has_opened  # noqa: PLW0603 - the state belongs to the process
+    check_not_forked()
+    _has_opened = True
     options = channel_options(max_message_bytes, waits, replica_of)
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, credentials, options=options)
+        channel = grpc.aio.insecure_channel(address, options=options)
+    else:
+        channel = grpc.aio.secure_channel(address, credentials, options=options)
+    _channels.add(channel)
+    return channel

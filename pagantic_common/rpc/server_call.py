@@ -20,9 +20,18 @@ from google.protobuf import message
 
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, PaganticError, Unavailable
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Internal,
+    InvalidRequest,
+    Overloaded,
+    PaganticError,
+    Unauthenticated,
+    Unavailable,
+)
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.access.gate import Admitted, Gate
+from pagantic_common.rpc.access.tls.certificates import expiry_of
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
@@ -54,7 +63,7 @@ MAX_SIDE_STREAMS_PER_HOST = 256
 # gRPC's own metadata: the time until the caller's retry (negative for no retry), and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
-SPIFFE_ID_PROPERTY = "peer_spiffe_id"  # gRPC's name
+SPIFFE_ID_PROPERTY, CERTIFICATE_PROPERTY = "peer_spiffe_id", "x509_pem_cert"  # gRPC's names
 
 log = get_logger(__name__)
 call_duration = make_histogram(
@@ -300,8 +309,16 @@ def _logging_failures() -> Iterator[None]:
 
 
 def _spiffe_id_of_peer(context: Context) -> str:
-    """Return the SPIFFE id in the peer's certificate, or an empty string unless there is exactly one."""
-    ids = [value.decode() for value in context.auth_context().get(SPIFFE_ID_PROPERTY, ())]
+    """Return the SPIFFE id in the peer's certificate, or an empty string unless there is exactly one.
+
+    Raises Unauthenticated if the certificate has expired since the connection began, at which gRPC checked it.
+    """
+    properties = context.auth_context()
+    if any(expiry_of(certificate) <= time.time() for certificate in properties.get(CERTIFICATE_PROPERTY, ())):
+        raise Unauthenticated(
+            "the caller's certificate has expired: connect again with a new certificate", code=ErrorCode.AUTH_EXPIRED
+        )
+    ids = [value.decode() for value in properties.get(SPIFFE_ID_PROPERTY, ())]
     if len(ids) != 1:
         return ""
     return ids[0]

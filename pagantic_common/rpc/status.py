@@ -172,11 +172,16 @@ def _transport_error(service: str, status: grpc.StatusCode, text: str) -> Pagant
         message = f"the {service} service cannot be reached: {_plain_reason(text)}"
         return Unreachable(message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return errors.DeadlineExceeded(f"the {service} service did not answer within the time given")
+        return no_answer(service)
     cls = _class_of(status)
     if cls is errors.Internal:
         return cls(f"the {service} service failed: {text}")
     return cls(text)
+
+
+def no_answer(service: str) -> errors.DeadlineExceeded:
+    """Return the error of a call that had no answer in time."""
+    return errors.DeadlineExceeded(f"the {service} service did not answer within the time given")
 
 
 def _plain_reason(text: str) -> str:

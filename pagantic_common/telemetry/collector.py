@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 
@@ -16,6 +16,17 @@ DISABLED = "OTEL_SDK_DISABLED"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
 OTLP, NONE, GRPC = "otlp", "none", "grpc"
+
+
+class Exporter(Protocol):
+    """Sends spans or metrics to a collector."""
+
+    def shutdown(self) -> None:
+        """End the call in progress and its retries, and send nothing more."""
+
+
+ExporterT = TypeVar("ExporterT", bound=Exporter)
+_exporters: list[Exporter] = []
 
 
 class Signal(Enum):
@@ -72,6 +83,19 @@ def transport(endpoint: str) -> dict[str, Any]:
     if not endpoint:
         return {}
     return {"endpoint": endpoint, "insecure": not endpoint.startswith("https://")}
+
+
+def connected(exporter_class: Callable[..., ExporterT], endpoint: str) -> ExporterT:
+    """Return an exporter to a collector, until `disconnect`."""
+    exporter = exporter_class(**transport(endpoint))
+    _exporters.append(exporter)
+    return exporter
+
+
+def disconnect() -> None:
+    """Shut all exporters down, so that no thread waits for a collector that does not answer."""
+    while _exporters:
+        _exporters.pop().shutdown()
 
 
 def resource_of(area: str) -> Resource:

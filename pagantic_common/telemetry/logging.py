@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import uuid
 from collections.abc import MutableMapping
@@ -38,7 +39,10 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: Text
         add_service,
         _add_correlation,
     ]
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer()
+    stream = stream or sys.stderr
+    # Files and pipes get no codes of a terminal. https://no-color.org says what the variable means.
+    has_colors = stream.isatty() and not os.environ.get("NO_COLOR")
+    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=has_colors)
     if log_format is LogFormat.JSON:
         renderer = structlog.processors.JSONRenderer()
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -49,7 +53,7 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: Text
             renderer,
         ],
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from pagantic_common.telemetry.collector import Signal, resource_of, sends, transport
+from pagantic_common.domain.addresses import bare_host
+from pagantic_common.telemetry.collector import Signal, connected, resource_of, sends
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -32,13 +33,13 @@ def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> No
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(**transport(otlp_endpoint))))
+        readers.append(PeriodicExportingMetricReader(connected(OTLPMetricExporter, otlp_endpoint)))
     if port:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import start_http_server
 
         readers.append(PrometheusMetricReader())
-        start_http_server(port, addr=host)
+        start_http_server(port, addr=bare_host(host))
     if readers:
         install_metrics(area, readers)
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +27,13 @@ class Place:
         self._holders = 1  # the block, and each future that is not done
 
     def keep_until(self, future: asyncio.Future[Any] | Future[Any]) -> None:
-        """Keep the place until the future is done too, such as that of a thread that outlives its caller."""
+        """Keep the place until the future is done too, such as that of a thread that outlives its caller.
+
+        A failure of the future after its caller has left is not reported as one that nobody has noticed.
+        """
+        future.add_done_callback(_notice_failure)
+        if not self._holders:  # the place has been passed on already
+            return
         loop = asyncio.get_running_loop()
         self._holders += 1
 
@@ -41,6 +48,23 @@ class Place:
         self._holders -= 1
         if not self._holders:
             self._free()
+
+
+_current: ContextVar[Place | None] = ContextVar("place", default=None)
+
+
+def keep_place_until(future: asyncio.Future[Any] | Future[Any]) -> None:
+    """Keep the place that the current work holds, if any, until the future is done too."""
+    place = _current.get()
+    if place is None:
+        future.add_done_callback(_notice_failure)
+    else:
+        place.keep_until(future)
+
+
+def _notice_failure(done: asyncio.Future[Any] | Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,9 +121,12 @@ class FairPlaces:
         else:
             await self._wait(owner)
         place = Place(partial(self._pass_on, owner))
+        token = _current.set(place)
         try:
             yield place
         finally:
+            with contextlib.suppress(ValueError):  # the block ends in another context, where the token is not valid
+                _current.reset(token)
             place.release()
 
     def _has_room(self, owner: str | None) -> bool:

@@ -25,10 +25,16 @@ ResultT = TypeVar("ResultT")
 
 
 class ProcessWorkers:
-    """Implements Workers, as an async context manager that starts the processes and ends them."""
+    """Implements Workers, as an async context manager that starts the processes and ends them.
 
-    def __init__(self, limits: WorkerLimits) -> None:
+    Args:
+        limits: The limits of the processes and their work.
+        is_started_late: Whether each process starts with its first work, because many services never have such work.
+    """
+
+    def __init__(self, limits: WorkerLimits, *, is_started_late: bool = False) -> None:
         self._limits = limits
+        self._is_started_late = is_started_late
         self._workers = [WorkerProcess(limits) for _ in range(limits.processes)]
         self._idle: list[WorkerProcess] = []
         self._queue: FairQueue[asyncio.Future[WorkerProcess]] = FairQueue(limits.queue_capacity)
@@ -39,6 +45,9 @@ class ProcessWorkers:
         add_gauge(WORKERS_QUEUED, "pieces of work that wait for a worker", lambda: len(self._queue))
 
     async def __aenter__(self) -> Self:
+        if self._is_started_late:  # `call` starts a process that is not alive
+            self._idle += self._workers
+            return self
         loop = asyncio.get_running_loop()
         starts = [loop.run_in_executor(self._threads, worker.start) for worker in self._workers]
         failed = [result for result in await asyncio.gather(*starts, return_exceptions=True) if result is not None]

@@ -16,7 +16,10 @@ from pydantic import TypeAdapter
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import Failure, PaganticError
 
-MAX_REPLY_BYTES = 16 * 1024 * 1024
+MAX_REPLY_BYTES = 16 * 1024 * 1024  # of a result; one byte before it names the kind of the reply
+# The first message of a process. Any other is the reason that it cannot work.
+READY, READY_WITHOUT_LANDLOCK = b"ready", b"ready without landlock"
+MAX_GREETING_BYTES = 4096
 _MAX_TRACEBACK_CHARS = 20_000
 _RESULT, _ERROR, _UNEXPECTED, _TOO_LARGE = b"R", b"E", b"U", b"L"
 _ERRORS: dict[str, type[PaganticError]] = {

@@ -6,18 +6,26 @@ import os
 import pickle
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import psutil
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
+from pagantic_common.run import command
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.workers.replies import ReplyTooLarge, unpack
+from pagantic_common.workers.replies import (
+    MAX_GREETING_BYTES,
+    MAX_REPLY_BYTES,
+    READY,
+    READY_WITHOUT_LANDLOCK,
+    ReplyTooLarge,
+    unpack,
+)
 
 log = get_logger(__name__)
 
@@ -39,7 +47,7 @@ class WorkerLimits:
     """The number of processes, the time and memory of a unit of work, and the largest number of waiting units.
 
     A process imports `module`, with everything that the work needs, before its memory is limited. `advice` is the
-    remedy for work that exceeds a limit.
+    remedy for work that exceeds a limit. `folders` are the folders whose files the work may read, besides Python's.
     """
 
     processes: int
@@ -48,6 +56,12 @@ class WorkerLimits:
     queue_capacity: int
     module: str
     advice: str = "make the schema, grammar, rule or text simpler"
+    folders: tuple[str, ...] = ()
+
+
+@cache  # once in a process
+def _warn_of_missing_landlock() -> None:
+    log.warning("workers are confined without Landlock", consequence="they can read the files of the service's user")
 
 
 class _WorkerGoneError(Exception):
@@ -75,22 +89,31 @@ class WorkerProcess:
         self.stop()
         try:
             self._spawn()
-            if not self._socket.poll(START_TIMEOUT_S):
-                raise TimeoutError(f"it is not ready after {START_TIMEOUT_S:g} s")
-            self._socket.recv_bytes()
+            greeting = self._receive_greeting()
         except (OSError, EOFError) as error:
+            greeting = str(error).encode() or b"it ended while it started"
+        if greeting == READY_WITHOUT_LANDLOCK:
+            _warn_of_missing_landlock()
+        elif greeting != READY:
             self.stop()
-            reason = str(error) or "it ended while it started"
-            raise Unavailable(f"no worker process can be started: {reason}", retry_after_s=RETRY_AFTER_S) from None
+            reason = greeting.decode(errors="replace")
+            raise Unavailable(f"no worker process can be started: {reason}", retry_after_s=RETRY_AFTER_S)
+
+    def _receive_greeting(self) -> bytes:
+        if not self._socket.poll(START_TIMEOUT_S):
+            raise TimeoutError(f"it is not ready after {START_TIMEOUT_S:g} s")
+        return self._socket.recv_bytes(MAX_GREETING_BYTES)
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._connection = Connection(ours.detach())
             limits = self._limits
-            arguments = [str(theirs.fileno()), str(limits.memory_mib), str(limits.time_s), limits.module]
+            longest_s = limits.time_s * STARVED_WINDOWS  # `_ask` ends work by then, and can say why.
+            arguments = [str(theirs.fileno()), str(limits.memory_mib), str(longest_s), limits.module]
+            arguments += limits.folders
             self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, *arguments],
+                command(MODULE, *arguments),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
@@ -157,7 +180,7 @@ class WorkerProcess:
         watch.start()
         try:
             self._socket.send_bytes(pickle.dumps(job))
-            return self._socket.recv_bytes()
+            return self._socket.recv_bytes(1 + MAX_REPLY_BYTES)  # refused by its length, before memory is taken
         except (EOFError, OSError):
             if not used_s:
                 raise _WorkerGoneError from None

@@ -31,7 +31,7 @@ async def open_app(
     # Each search uses a single core, because searches run concurrently: a matrix product that is spread over the cores
     # would wait for the busiest core.
     one_core = threadpool_limits(limits=1, user_api="blas")
-    with one_core, closing(await asyncio.to_thread(StoreAccess, settings.database_url)) as access:
+    with one_core, closing(await asyncio.to_thread(StoreAccess, settings.read_database_url())) as access:
         async with open_pools(settings) as pools:
             embedding = make_embedding(settings, access, pools, embedding_pause_s)
             guard = guard_of("context", settings)

@@ -125,10 +125,13 @@ class ChunkStore(Protocol):
     async def read_whole(self, key: CollectionKey) -> IndexChanges:
         """Return the whole collection. Raises NotFound if the collection does not exist."""
 
-    async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
-        """Return the changes after a version, or None if nothing has changed.
+    async def index_bytes(self, key: CollectionKey) -> int:
+        """Estimate the memory of the collection's index, in bytes. Raises NotFound if the collection does not exist."""
 
-        Returns the whole collection if the changes are unknown. Raises NotFound if the collection does not exist.
+    async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
+        """Return the changes after a version, or None if they are unknown and the collection must be read whole.
+
+        The version of the changes is the same if nothing has changed. Raises NotFound if the collection does not exist.
         """
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pagantic_common.domain.defaults import EMBEDDING_MODEL, PORTS
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import CallerSettings, InnerSettings, state_folder
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.context.core.document import CollectionDefaults, IngestBounds, Prefixes
@@ -39,9 +40,14 @@ class ContextSettings(InnerSettings, CallerSettings):
     data_folder: Path = Field(
         default_factory=lambda: state_folder() / "context", description="where the collections are kept"
     )
-    store_url: str = Field(
-        "",
+    store_url: SecretStr = Field(
+        SecretStr(""),
         description="database of the collections, sqlite:///PATH or postgresql://…; empty is a file in the data folder",
+    )
+    store_url_file: Path | None = Field(
+        None,
+        description="file with that URL in its first line; it wins over STORE_URL and keeps a password out of the "
+        "environment",
     )
     embedding_model: str = Field(
         EMBEDDING_MODEL,
@@ -78,7 +84,10 @@ class ContextSettings(InnerSettings, CallerSettings):
     max_chunks_per_collection: int = Field(100_000, ge=1, description="chunks of one collection")
     max_collections: int = Field(1000, ge=1, le=10_000, description="collections in all")
     max_index_bytes: int = Field(
-        512 * 1024 * 1024, ge=1, description="memory for the search indexes of all collections, in bytes"
+        512 * 1024 * 1024,
+        ge=1,
+        description="memory for the search indexes of all collections, in bytes; a collection that needs more alone is "
+        "not searched",
     )
 
     @property
@@ -91,16 +100,27 @@ class ContextSettings(InnerSettings, CallerSettings):
         """The limits of a file."""
         return ReadingBounds(self.max_file_bytes, self.max_document_chars)
 
-    def worker_limits(self, module: str) -> WorkerLimits:
-        """Return the limits of the worker processes that run a module."""
+    def worker_limits(self, module: str, folder: str) -> WorkerLimits:
+        """Return the limits of the worker processes that run a module on the files of a folder."""
         return WorkerLimits(
-            self.workers, self.max_reading_s, self.max_reading_mib, self.queue_capacity, module, READING_ADVICE
+            self.workers,
+            self.max_reading_s,
+            self.max_reading_mib,
+            self.queue_capacity,
+            module,
+            READING_ADVICE,
+            folders=(folder,),
         )
 
-    @property
-    def database_url(self) -> str:
-        """The URL of the database."""
-        return self.store_url or f"sqlite:///{self.data_folder / 'context.sqlite3'}"
+    def read_database_url(self) -> str:
+        """Return the URL of the database. Raises InvalidRequest if its file cannot be read."""
+        if self.store_url_file is None:
+            return self.store_url.get_secret_value() or f"sqlite:///{self.data_folder / 'context.sqlite3'}"
+        try:
+            with self.store_url_file.open(encoding="utf-8") as file:
+                return file.readline().strip()
+        except (OSError, UnicodeDecodeError):
+            raise InvalidRequest(f"STORE_URL_FILE {str(self.store_url_file)!r} cannot be read") from None
 
     @property
     def defaults(self) -> CollectionDefaults:
@@ -108,7 +128,7 @@ class ContextSettings(InnerSettings, CallerSettings):
         prefixes = {alias: Prefixes(each.query, each.document) for alias, each in self.embedding_prefixes.items()}
         return CollectionDefaults(self.embedding_model, self.language, prefixes)
 
-    @field_validator("signing_key_file", mode="before")
+    @field_validator("signing_key_file", "store_url_file", mode="before")
     @classmethod
     def _empty_path_is_none(cls, value: Any) -> Any:
         return value or None

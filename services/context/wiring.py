@@ -82,7 +82,7 @@ class FileReaders:
 async def open_readers(settings: ContextSettings) -> AsyncIterator[FileReaders]:
     """Start the processes that read files, and create a folder for files that wait to be read."""
     with TemporaryFiles(settings.max_file_bytes) as incoming:
-        async with ProcessWorkers(settings.worker_limits(read_file.__module__)) as workers:
+        async with ProcessWorkers(settings.worker_limits(read_file.__module__, incoming.folder)) as workers:
             yield FileReaders(
                 incoming,
                 ProcessReading(workers, settings.reading_bounds),

@@ -277,7 +277,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         key = _session(require_id("session_id", request.session_id))
         await self._record("UpdateSession", _session_named(key.session_id))
         appended = [message_from_proto(message) for message in request.appended_messages]
-        session = await self._history.update_session(key, dict(request.state_json), request.removed_keys, appended)
+        replaced = {position: message_from_proto(message) for position, message in request.replaced_messages.items()}
+        session = await self._history.update_session(
+            key, dict(request.state_json), request.removed_keys, appended, replaced
+        )
         return pb.UpdateSessionResponse(session=session_to_proto(session))
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:

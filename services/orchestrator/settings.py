@@ -19,7 +19,7 @@ from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.plans.planning import Planner
 from services.orchestrator.core.tools.policy import ToolPolicy, parse_policy
-from services.orchestrator.ports.identity import CertificateCaller, Issuer, is_fetchable
+from services.orchestrator.ports.identity import CertificateCaller, Issuer, check_issuers
 from services.orchestrator.ports.journal import MAX_STATE_BYTES, Durability
 
 
@@ -266,8 +266,7 @@ class OrchestratorSettings(CallerSettings):
     def _check_oidc_issuers(cls, issuers: dict[str, Issuer], info: ValidationInfo) -> dict[str, Issuer]:
         if issuers and info.data.get("auth") is not Auth.KEYS:
             raise ValueError("it needs AUTH=keys: otherwise nobody is asked for a token")
-        if wrong := next((url for url in issuers if not is_fetchable(url)), None):
-            raise ValueError(f"{wrong} is not an https URL")
+        check_issuers(issuers)
         return issuers
 
     @field_validator("certificate_callers")

@@ -7,9 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
+from pagantic_common.workers.fair_places import FairPlaces
 from services.tools.core.servers import FilledPrompt, Page, Prompt, Resource, ResourceContents, ServerSpec, ToolList
 
 Report = Callable[[ToolProgress], None]
+MAX_WAITING_CALLS = 1024
 
 
 class ToolUnavailable(Exception):
@@ -31,11 +33,27 @@ class Tool(Protocol):
     def unavailable_reason(self) -> str:
         """The reason that the tool cannot be called now, or an empty string if it can."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a call may depend on another system, so that calls without an answer are refused for a while."""
+
+    @property
+    def places(self) -> FairPlaces | None:
+        """The places of the calls that may run at once, or None if there is no limit. Several tools may share them.
+
+        A call holds a place while it runs. A call that leaves work behind keeps its place by `keep_place_until`.
+        """
+
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result for arguments that satisfy the schema. Raises ToolFailed and ToolUnavailable.
 
         The call can be cancelled. `report` is called in the event loop with the progress of the call.
         """
+
+
+def make_places(count: int, of_tenant: int) -> FairPlaces:
+    """Return places for `count` concurrent calls, of which a tenant gets at most `of_tenant`."""
+    return FairPlaces(count, of_owner=of_tenant, waiting=MAX_WAITING_CALLS, resource="a place of the tool")
 
 
 class McpSession(Protocol):

@@ -72,7 +72,7 @@ def find_candidates(count: int) -> dict[str, list[Chunk]]:
         (1, 1),
         CollectionOptions("", LANGUAGE),
         is_whole=True,
-        documents=[IndexedDocument(place, number, "") for place, (number, _) in enumerate(texts)],
+        documents=[IndexedDocument(place, number.encode(), b"") for place, (number, _) in enumerate(texts)],
         chunks=[
             IndexedChunk(place, place, content_digest(text), count_terms(text, LANGUAGE))
             for place, (_, text) in enumerate(texts)
@@ -81,7 +81,9 @@ def find_candidates(count: int) -> dict[str, list[Chunk]]:
     index = CollectionIndex(changes.options).apply(changes)
     found = {}
     for number, question in cranfield.queries().items():
-        hits = find_best(index, [Query(query_term_ids(question, LANGUAGE))], RetrievalPolicy("docs"), count)
+        hits = find_best(
+            index, [Query(query_term_ids(question, LANGUAGE))], RetrievalPolicy("docs"), count, index.alive
+        )
         found[number] = [Chunk(*texts[hit.chunk_id], texts[hit.chunk_id][0], hit.score, "bm25") for hit in hits]
     return found
 

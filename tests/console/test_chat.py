@@ -65,10 +65,10 @@ async def test_stop_cancels_what_runs(console):
     services = scripted_services(ScriptedInference(None))
     async with console(services) as opened:
         await opened.say("hi")
-        await asyncio.wait_for(services.inference.waiting.wait(), 10)
+        await asyncio.wait_for(services.inference.waiting.wait(), 60)
         await opened.page.get_by_role("button", name="Stop").wait_for()
         await opened.press("Tab", "Enter")
-        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+        await asyncio.wait_for(services.inference.stopped.wait(), 60)
         await opened.page.wait_for_selector(".failure")
         shown = await opened.text(".failure")
         assert ("CANCELLED_SIGNAL" in shown, "Next step" in shown) == (True, True)

@@ -24,7 +24,7 @@ async def records_of(journal, tenant="", limit=3):
 
 async def stored(journal, count):
     """Wait until so many records are stored, and return them."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(records := await records_of(journal)) < count:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.01)
     return records

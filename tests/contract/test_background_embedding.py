@@ -41,7 +41,7 @@ async def test_embedding_goes_on_after_the_store_failed(context):
     async with context.embedding_in_background():
         await has_failed.wait()
         await rename(context, "hidden", "context_unembedded")
-        await asyncio.wait_for(context.until_embedded(), 10)
+        await asyncio.wait_for(context.until_embedded(), 60)
 
 
 async def test_embedding_goes_on_after_an_error_that_nobody_foresaw(context):
@@ -54,7 +54,7 @@ async def test_embedding_goes_on_after_an_error_that_nobody_foresaw(context):
 
     context.embedder.on_embed = fail
     async with context.embedding_in_background():
-        await asyncio.wait_for(context.until_embedded(), 10)
+        await asyncio.wait_for(context.until_embedded(), 60)
     assert failures == []
 
 
@@ -80,8 +80,8 @@ async def test_a_chunk_that_the_model_refuses_holds_up_no_other(context, error):
     await context.ingest(*(Document(f"d{number}", f"apple {number}") for number in range(7)), Document("bad", "poison"))
     await context.ingest(Document("b", "banana"), name="other", tenant="beta")
     async with context.embedding_in_background():
-        await asyncio.wait_for(until_embedded(context, {"acme": 7, "beta": 1}), 10)
-        await asyncio.wait_for(until_set_aside(context, "poison"), 10)
+        await asyncio.wait_for(until_embedded(context, {"acme": 7, "beta": 1}), 60)
+        await asyncio.wait_for(until_set_aside(context, "poison"), 60)
     assert await context.embeddings.claim_unembedded(10, []) is None
     (collection,) = await context.library.list_collections("acme")
     assert (collection.chunk_count, collection.embedded_chunk_count) == (8, 7)
@@ -93,8 +93,8 @@ async def test_a_chunk_that_was_refused_is_tried_again_later(database_url):
         refuse(context, "poison", Internal("the engine failed"))
         await context.ingest(Document("good", "apple"), Document("bad", "poison"))
         async with context.embedding_in_background():
-            await asyncio.wait_for(until_embedded(context, {"acme": 1}), 10)
-            await asyncio.wait_for(until_set_aside(context, "poison", clock), 10)
+            await asyncio.wait_for(until_embedded(context, {"acme": 1}), 60)
+            await asyncio.wait_for(until_set_aside(context, "poison", clock), 60)
         assert await context.embeddings.claim_unembedded(10, []) is None
         clock.advance(SET_ASIDE_S)
         assert (await context.embeddings.claim_unembedded(10, [])).contents == ["poison"]
@@ -139,7 +139,7 @@ async def test_vectors_of_another_length_are_refused_and_their_chunks_set_aside(
     context.embedder.embed = embed_shortly
     await context.ingest(Document("c", "cherry"), name="other")
     async with context.embedding_in_background():
-        await asyncio.wait_for(until_embedded(context, {"acme": 2}), 10)
+        await asyncio.wait_for(until_embedded(context, {"acme": 2}), 60)
         await until_set_aside(context, "banana")
     assert await context.sources("apple banana", retriever=Retriever.BM25) == ["a", "b"]
 

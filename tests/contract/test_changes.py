@@ -19,13 +19,13 @@ def _nothing_but_notifications_wakes(monkeypatch):
 
 
 async def told(*journals):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(one._hub.has_notifications for one in journals):  # noqa: ASYNC110 - there is no event of it
             await asyncio.sleep(0.01)
 
 
 async def woken(watch, poll_s=LONG_S):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await watch.wait(poll_s)
 
 
@@ -43,7 +43,7 @@ async def test_a_commit_wakes_who_waits_at_the_same_orchestrator(journal):
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await journal.release([execution("other")])
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

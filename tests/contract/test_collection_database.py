@@ -71,6 +71,8 @@ async def test_collections_of_earlier_files_are_taken_over(tmp_path, version):
             ("a", "beta", "1", '{"k": 1}')
         ]
         assert (await context.verification.verify(key("docs", "default"), 0)).differences == []
+        counted = "SELECT metadata_bytes FROM context_collections"
+        assert await context.access.read(lambda db: db.exec_driver_sql(counted).scalar()) == len('a{"k": 1}')
         again = await context.ingest(Document("a", "alpha beta"), tenant="default")
         assert again.replaced == 1
         await context.library.delete_collection(key("docs", "default"))

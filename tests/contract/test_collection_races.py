@@ -85,7 +85,7 @@ class Pause:
 
     def _wait(self):
         self.reached.set()
-        assert self.ends.wait(10)
+        assert self.ends.wait(60)
 
 
 async def until_blocked(context):

@@ -119,7 +119,7 @@ async def test_an_index_that_followed_changes_is_the_one_that_is_read_whole(cont
             ]
             for retriever in Retriever
         }
-        fresh = Retrieval(context.chunks, Indexes(context.chunks, 1), context.embedder)
+        fresh = Retrieval(context.chunks, Indexes(context.chunks, 1 << 20), context.embedder)
         for retriever, expected in followed.items():
             found = await fresh.retrieve("acme", "word 7", RetrievalPolicy("docs", retriever))
             assert [(one.source, one.score) for one in found.chunks] == expected

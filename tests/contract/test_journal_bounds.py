@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -102,7 +103,7 @@ async def test_a_purge_that_fails_fails_no_caller_and_is_tried_again_smaller(jou
     for number in range(20):
         await admit(journal, f"r{number}")
         await journal.write(ended(record(f"r{number}"), 1))
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 60)
     assert batches == [200, 100, 50]
 
 
@@ -112,7 +113,7 @@ async def test_a_beat_does_not_wait_for_the_writer(journal):
 
     def slow(_db):
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     writing = journal._group.submit(slow)
     await asyncio.to_thread(begun.wait, 5)
@@ -156,9 +157,28 @@ async def test_deleting_a_conversation_forgets_what_its_executions_said(journal,
         ]
         assert left == [["other", "runs"], ["runs"], ["other"]]
         assert db.execute(text("SELECT session_id FROM messages GROUP BY 1")).scalars().all() == ["t"]
-    assert [one.requests for one in await totals_of(journal, "s")] == [1]
+    assert await totals_of(journal, None) == [UsageTotal("", "m", 1, 10)]
     with pytest.raises(NotFound):
         await journal.delete_session(session("s"))
+
+
+async def test_usage_of_deleted_conversations_stays_in_the_totals_of_tenants_models_and_subjects(journal):
+    used = UsageTotal("", "m", 1, 10, 4, 3, 0.5)
+    for name in ("", "s", "t", "kept"):
+        for subject in ("", "web"):
+            await journal.add_usage(replace(used, session_id=name, subject=subject))
+    await journal.add_usage(replace(used, session_id="s", model="n"))
+    await journal.add_usage(replace(used, session_id="s", tenant="beta"))
+    for name in ("s", "t"):
+        await journal.update_state(session(name), {"a": "1"}, ())
+        await journal.delete_session(session(name))
+    three = replace(used, requests=3, prompt_tokens=30, cached_prompt_tokens=12, output_tokens=9, cost_usd=1.5)
+    assert await totals_of(journal, None) == [
+        *(three, replace(three, subject="web"), replace(used, model="n")),
+        *(replace(used, session_id="kept"), replace(used, session_id="kept", subject="web")),
+    ]
+    others = await journal.usage_totals(tenant="beta", limit=9, after="")
+    assert others.items == [replace(used, session_id="s", tenant="beta")]
 
 
 @pytest.mark.sql_only
@@ -274,7 +294,7 @@ async def test_a_purge_that_takes_long_keeps_nobody_waiting(journal, monkeypatch
     def slow(db, *_given):
         db.execute(text("DELETE FROM events WHERE request_id = 'old'"))
         begun.set()
-        go.wait(5)
+        go.wait(60)
         return 0
 
     monkeypatch.setattr(journal_purge, "forget_old_executions", slow)

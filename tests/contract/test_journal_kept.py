@@ -6,6 +6,8 @@ import pytest
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import Aborted, InvalidRequest, NotFound, PreconditionFailed
+from pagantic_common.domain.messages import Message, Role
+from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.request_check import MAX_METADATA_BYTES
 from tests.support.journal_records import TURN, admit, admitted, ended, happened, record
@@ -108,3 +110,40 @@ async def test_messages_are_appended_to_a_conversation_without_a_running_turn(jo
     await journal.write(ended(replace(record(), session_id="s"), 1, turn=TURN))
     assert (await journal.append_messages(session("s"), TURN[:1])).message_count == 5
     assert (await journal.get_session(session("s"))).messages == (*TURN, *TURN, TURN[0])
+
+
+async def test_messages_are_replaced_and_keep_their_positions(journal):
+    await journal.append_messages(session("s"), [*TURN, *TURN])
+    await journal.append_messages(session("s", "acme"), TURN)
+    new, gone = Message(Role.USER, "nöw", said_as="developer"), Message(Role.ASSISTANT, removed=True)
+    replaced = await journal.replace_messages(session("s"), {0: new, 3: gone})
+    assert (replaced.message_count, replaced.messages) == (4, ())
+    assert (await journal.get_session(session("s"))).messages == (new, TURN[1], TURN[0], gone)
+    assert await journal.history(session("s")) == (0, (new, TURN[1], TURN[0], gone))
+    assert (await journal.get_session(session("s", "acme"))).messages == TURN
+    assert (await journal.append_messages(session("s"), TURN[:1])).message_count == 5
+
+
+async def test_no_message_is_replaced_unless_the_conversation_has_all_and_no_turn_runs(journal):
+    await journal.append_messages(session("s"), TURN)
+    new = Message(Role.USER, "new")
+    for position in (2, -1):
+        with pytest.raises(InvalidRequest, match=rf"'s' has no message at position {position}"):
+            await journal.replace_messages(session("s"), {0: new, position: new})
+    with pytest.raises(InvalidRequest, match="'none' has no message at position 0"):
+        await journal.replace_messages(session("none"), {0: new})
+    await admit(journal, session_id="s", takes_turn=True)
+    with pytest.raises(Aborted, match="another turn"):
+        await journal.replace_messages(session("s"), {0: new})
+    assert (await journal.get_session(session("s"))).messages == TURN
+    with pytest.raises(NotFound):
+        await journal.get_session(session("none"))
+
+
+async def test_a_summary_of_messages_that_were_replaced_is_cleared(journal):
+    await journal.append_messages(session("s"), [*TURN, *TURN])
+    await journal.put_summary(session("s"), Summary("said", 2))
+    await journal.replace_messages(session("s"), {2: Message(Role.USER, removed=True)})
+    assert await journal.get_summary(session("s")) == Summary("said", 2)
+    await journal.replace_messages(session("s"), {1: Message(Role.ASSISTANT, removed=True)})
+    assert await journal.get_summary(session("s")) == Summary("", 2)

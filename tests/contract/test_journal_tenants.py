@@ -190,6 +190,7 @@ async def check_steps(folder, steps):
             await journal.close()
 
 
+@pytest.mark.timeout(900)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_each_tenant_of_a_journal_sees_what_it_would_see_alone(steps):

@@ -176,7 +176,7 @@ async def test_leaving_an_answer_frees_its_place(models, workload):
         if isinstance(event, Delta):
             break
     await stream.aclose()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while models.load().running_sequences:  # noqa: ASYNC110 - the engine's thread tells nobody
             await asyncio.sleep(0.01)
     assert text_of(await collect(workload, chat()))

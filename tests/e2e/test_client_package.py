@@ -7,12 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+from tests.support.environments import build_wheel, link_files
+
 SERVER_ONLY = (
     "alembic",
     "llguidance",
@@ -44,25 +44,12 @@ def closure(requirements, extra=""):
     return found
 
 
-def link_files(distribution, folder):
-    for file in distribution.files or ():
-        source, target = Path(str(distribution.locate_file(file))), folder / file
-        if ".." in file.parts or not source.is_file() or target.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(source.resolve())
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A folder with what an installation of the wheel without extras has."""
     built, folder = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", built, ROOT], check=True, cwd=built
-    )
-    (wheel,) = built.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", folder, wheel], check=True)
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", folder, build_wheel(built)], check=True)
     (own,) = importlib.metadata.distributions(name="pagantic", path=[str(folder)])
     brought = closure(own.requires)
     assert not brought.keys() & set(SERVER_ONLY)
@@ -85,13 +72,13 @@ def test_the_client_is_imported_without_the_servers_packages(site):
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("chat", "--help"), ("sessions", "--help")])
 def test_the_command_runs_without_the_servers_packages(site, arguments):
-    done = run(site, "from gateway.cli.main import main; main()", *arguments)
+    done = run(site, "from pagantic_common.run import pagantic; pagantic()", *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
 def test_a_request_finds_no_orchestrator_and_says_so(site):
-    done = run(site, "from gateway.cli.main import main; main()", "chat", "hi", "--address", "127.0.0.1:1")
+    done = run(site, "from pagantic_common.run import pagantic; pagantic()", "chat", "hi", "--address", "127.0.0.1:1")
     assert done.returncode == 7
     assert "the orchestrator service cannot be reached" in done.stderr
     assert "next: name the system's address with `pagantic init --address HOST:PORT`" in done.stderr
@@ -99,7 +86,7 @@ def test_a_request_finds_no_orchestrator_and_says_so(site):
 
 
 def test_doctor_checks_what_a_client_needs(site):
-    done = run(site, "from gateway.cli.main import main; main()", "doctor")
+    done = run(site, "from pagantic_common.run import pagantic; pagantic()", "doctor")
     assert "installation: the client alone" in done.stdout
     assert "orchestrator: " in done.stdout
     assert "engine" not in done.stdout
@@ -107,7 +94,7 @@ def test_doctor_checks_what_a_client_needs(site):
 
 def test_a_client_is_set_up_for_a_system_elsewhere(site, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    command = "from gateway.cli.main import main; main()"
+    command = "from pagantic_common.run import pagantic; pagantic()"
     refused = run(site, command, "init", "--user", "--model", "smollm2:135m")
     assert refused.returncode == 2
     assert "pip install 'pagantic[server]'" in refused.stderr
@@ -119,13 +106,13 @@ def test_a_client_is_set_up_for_a_system_elsewhere(site, monkeypatch, tmp_path):
 
 
 def test_serving_clients_of_the_protocol_says_what_to_install(site):
-    done = run(site, "from gateway.cli.main import main; main()", "mcp")
+    done = run(site, "from pagantic_common.run import pagantic; pagantic()", "mcp")
     assert done.returncode == 2
     assert "pip install 'pagantic[mcp]'" in done.stderr
 
 
 def test_starting_services_says_what_to_install(site):
-    done = run(site, "from gateway.cli.main import main; main()", "up")
+    done = run(site, "from pagantic_common.run import pagantic; pagantic()", "up")
     assert done.returncode == 2
     assert "pip install 'pagantic[server]'" in done.stderr
 
@@ -133,7 +120,7 @@ def test_starting_services_says_what_to_install(site):
 OPEN = """
 import asyncio
 import time
-from gateway.tui.app import TerminalApp
+from pagantic.gateway.tui.app import TerminalApp
 from pagantic_common.client import AsyncClient
 
 async def main():

@@ -214,6 +214,46 @@ def test_ollamas_client_gets_chats_lines_and_calls(gateway):
     assert "gpt-4o" in listed
 
 
+SYSTEM = "You are terse."
+CLOCK = {"name": "clock", "description": "Tells the time.", "input_schema": {"type": "object", "properties": {}}}
+EARLIER = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": [{"type": "text", "text": ""}]}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"system": SYSTEM},
+        {"tools": [CLOCK]},
+        {"tools": [CLOCK], "system": SYSTEM},
+        {"tools": [CLOCK], "tool_choice": {"type": "none"}},
+    ],
+)
+def test_the_tokens_that_are_counted_are_those_that_the_model_reads(gateway, fields):
+    messages = [*EARLIER, {"role": "user", "content": "What time is it?"}]
+    with anthropic.Anthropic(base_url=gateway.removesuffix("/v1"), api_key="any", timeout=120) as client:
+        counted = client.messages.count_tokens(model="gpt-4o", messages=messages, **fields)
+        usage = client.messages.create(model="gpt-4o", max_tokens=64, messages=messages, **fields).usage
+    read = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    assert counted.input_tokens == read
+
+
+def test_ollamas_client_has_vectors_and_models_with_files(gateway):
+    with ollama.Client(host=gateway.removesuffix("/v1"), timeout=120) as client:
+        embedded = client.embed("all-MiniLM-L6-v2", ["The cat sleeps.", "A kitten naps."])
+        old = client.embeddings("all-MiniLM-L6-v2", "The cat sleeps.")
+        listed = {model.model: model for model in client.list().models}
+        running = {model.model: model for model in client.ps().models}
+        loaded = client.generate("gpt-4o")
+    assert _cosine(*embedded.embeddings) > 0.5
+    assert old.embedding == pytest.approx(embedded.embeddings[0])
+    assert (listed["all-MiniLM-L6-v2"].size, listed["gpt-4o"].size) == (46_223_232, 0)
+    assert all(len(model.digest) == 64 for model in listed.values())
+    assert running
+    assert all(listed[name].digest == model.digest for name, model in running.items())
+    assert loaded.done_reason == "load"
+
+
 def test_texts_that_mean_the_same_have_near_vectors(client):
     texts = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Interest rates rose in March."]
     response = client.embeddings.create(model="", input=texts)

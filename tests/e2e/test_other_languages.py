@@ -54,6 +54,16 @@ def test_a_node_client_with_stubs_from_reflection_does_everything(system, node_c
     assert "messages is empty" in seen["refusal"]["details"]
 
 
+@pytest.mark.parametrize(
+    "seconds", [10, pytest.param(140, marks=pytest.mark.whole)], ids=["some pings", "longer than two minutes"]
+)
+def test_a_node_client_with_keepalive_keeps_its_long_calls(system, node_client, seconds):
+    areas = ("orchestrator", "inference", "constraint", "context", "rerank", "tools")
+    addresses = [system.address(area) for area in areas]
+    done = system.run("node", node_client.with_name("keepalive.mjs"), str(seconds), *addresses, timeout_s=seconds + 60)
+    assert json.loads(done.stdout) == []
+
+
 def grpcurl(system, *arguments, area="orchestrator", check=True):
     done = system.run("grpcurl", "-plaintext", *arguments[:-1], system.address(area), *arguments[-1], check=check)
     return done.stdout if check else done.stdout + done.stderr

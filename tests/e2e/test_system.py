@@ -80,22 +80,20 @@ def test_the_same_seed_over_the_same_cached_prefix_gives_the_same_text(stub):
 def test_a_required_tool_is_called_and_its_timeline_tells_it(stub):
     work = request("What is 17 * 23?", request_id="tool-1", tools=["calculator"], tool_choice=REQUIRED, max_tokens=128)
     response = stub.Execute(work, timeout=60)
-    assert [call.name for call in response.tool_calls_made] == ["calculator"]
-    assert "expression" in json.loads(response.tool_calls_made[0].arguments_json)
+    calls = response.tool_calls_made
+    assert {call.name for call in calls} == {"calculator"}
+    assert "expression" in json.loads(calls[0].arguments_json)
     events = stub.GetTimeline(pb.GetTimelineRequest(request_id="tool-1")).events
     states = [execution_pb2.LifecycleState.Name(e.transition.to_state) for e in events if e.HasField("transition")]
     assert [state.removeprefix("LIFECYCLE_STATE_") for state in states] == ["INIT", "PREPARE", "EXECUTE", "COMPLETE"]
     work_events = [event for event in events if event.layer in ("inference", "tools")]
-    assert [event.action for event in work_events] == [
-        "inference.start",
-        "inference.end",
-        "tool.start",
-        "tool.end",
-        "inference.start",
-        "inference.end",
-    ]
-    call_id = response.tool_calls_made[0].id
-    assert [event.correlation.caused_by for event in work_events] == [
+    actions = [event.action for event in work_events]
+    inference, call = ["inference.start", "inference.end"], ["tool.start", "tool.end"]
+    assert actions[:6] == [*inference, *call, *inference]
+    assert actions[-2:] == inference, "the model may call again, and answers at last"
+    assert actions.count("tool.end") == len(calls)
+    call_id = calls[0].id
+    assert [event.correlation.caused_by for event in work_events[:6]] == [
         "request",
         "request",
         "inference-1",
@@ -236,7 +234,7 @@ def test_cancel_execution_ends_a_running_one(stub):
         except grpc.RpcError:
             assert time.monotonic() < until
             time.sleep(0.05)
-    caller.join(10)
+    caller.join(60)
     assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
     assert answers[0].error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
 

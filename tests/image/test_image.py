@@ -44,7 +44,7 @@ def test_only_a_small_layer_changes_with_a_version(image, capsys):
 def test_the_engine_and_the_models_are_found(image):
     done = run(image, "python -c 'import llama_cpp; print(llama_cpp.llama_supports_mmap())' && pagantic --version")
     assert done.returncode == 0, done.stderr
-    module = "services.inference.adapters.default_model"
+    module = "pagantic.services.inference.adapters.default_model"
     done = run(image, f"python -c 'from {module} import find_default_model; print(find_default_model())'")
     assert done.stdout.strip().endswith(".gguf"), done.stderr
 

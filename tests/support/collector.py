@@ -14,12 +14,16 @@ SERVICES = (
 
 
 @contextmanager
-def collecting(credentials=None, services=SERVICES):
-    """Serve, with TLS where credentials are given, and give the address and the list of what came to the services."""
+def collecting(credentials=None, services=SERVICES, before=lambda: None):
+    """Serve, with TLS where credentials are given, and give the address and the list of what came to the services.
+
+    `before` is called before each answer.
+    """
     received = []
 
     def taking(name):
         def export(request, _context):
+            before()
             if name in services:
                 received.append(request)
             return b""

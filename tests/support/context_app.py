@@ -19,7 +19,13 @@ from services.context.app.library import Library
 from services.context.app.retrieval import Retrieval
 from services.context.app.verification import Verification
 from services.context.app.word_counts import WordCounts
-from services.context.core.document import CollectionDefaults, CollectionKey, IngestBounds, Prefixes
+from services.context.core.document import (
+    MAX_COLLECTION_METADATA_BYTES,
+    CollectionDefaults,
+    CollectionKey,
+    IngestBounds,
+    Prefixes,
+)
 from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.core.splitting import Splitting
 from tests.support.embedding import FirstLetters, WordCounter
@@ -48,6 +54,7 @@ class Context:
         *,
         max_chunks=50,
         max_collections=1000,
+        max_metadata_bytes=MAX_COLLECTION_METADATA_BYTES,
         max_index_bytes=1 << 20,
         chunk_tokens=8,
         clock=None,
@@ -56,7 +63,7 @@ class Context:
         self.access = StoreAccess(url)
         self.embedder = FirstLetters()
         self.asked = FirstLetters()
-        self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections)
+        self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections, max_metadata_bytes)
         self.chunks = SqlChunks(self.access)
         self.embeddings = SqlEmbeddings(self.access, clock or SystemClock(), LEASE_S)
         words = WordCounts(WordCounter())

@@ -87,4 +87,4 @@ def serving_metrics(plane, values, folder):
         plane.kubectl("delete", "apiservice", "v1beta1.custom.metrics.k8s.io")
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)

@@ -29,6 +29,8 @@ class Own:
 
 
 def make(options):
+    if "file" in options:
+        open(options["file"]).close()
     return Own()
 """
 
@@ -44,10 +46,10 @@ def words(*stages, **fields):
 
 
 @asynccontextmanager
-async def guarded(tmp_path, *guards, workers=1, **services):
+async def guarded(tmp_path, *guards, workers=1, folders=(), **services):
     """Yield scripted services behind these guards."""
     path = tmp_path / "guards.json"
-    path.write_text(json.dumps({"guards": guards, "workers": workers}))
+    path.write_text(json.dumps({"guards": guards, "workers": workers, "folders": [str(folder) for folder in folders]}))
     async with open_guards(path) as opened:
         yield replace(scripted_services(**services), guards=opened)
 
@@ -68,6 +70,7 @@ def offer_own_guard(tmp_path, monkeypatch):
     (described / "entry_points.txt").write_text("[pagantic.guards]\nown = own_guard:make\n")
     (folder / "own_guard.py").write_text(OWN_GUARD)
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
 
 
 class SpokenInference(ScriptedInference):

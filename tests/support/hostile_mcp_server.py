@@ -4,6 +4,7 @@ The habit `lists:b129/g10` lists 129 broken tools on a page, and 10 good ones on
 tools say how many pages were asked for.
 """
 
+import base64
 import json
 import os
 import re
@@ -97,6 +98,13 @@ def tools_of(habit):
     return [{"name": "call", "inputSchema": SCHEMA}, {"name": "start", "inputSchema": SCHEMA}]
 
 
+def result_of(habit):
+    if habit == "pictures":
+        picture = {"type": "image", "data": base64.b64encode(os.urandom(60_000)).decode(), "mimeType": "image/png"}
+        return {"content": [picture], "structuredContent": {"content": [picture]}}
+    return {"content": [{"type": "text", "text": "called"}], "resultType": "complete"}
+
+
 def call(habit, request):
     if habit == "endless-line":
         while True:
@@ -106,8 +114,8 @@ def call(habit, request):
     if habit == "mute":
         os.close(1)
         time.sleep(60)
-    if habit == "garbage":
-        for number in range(1000):
+    if habit == "logs-much":
+        for number in range(1500):
             write(f"line {number}")
     if habit == "floods":
         while True:
@@ -115,7 +123,7 @@ def call(habit, request):
     if habit == "deaf":
         answer(request, {"content": []})
         time.sleep(60)
-    answer(request, {"content": [{"type": "text", "text": "called"}], "resultType": "complete"})
+    answer(request, result_of(habit))
 
 
 def handle(habit, paged, request):
@@ -152,12 +160,30 @@ def handle(habit, paged, request):
             say({"jsonrpc": "2.0", "id": request["id"], "error": error})
 
 
+LOG_LINES = {
+    "logs-lines": b"INFO processing a request\n",
+    "logs-json": b'{"level": "info", "msg": "processing a request"}\n',
+    "logs-bytes": b"\x1b[32mINFO\x1b[0m \xff\xfe\x00 caf\xe9\r\n",
+    "logs-empty": b"\n\n",
+}
+
+
+def log(habit):
+    """Write a server's log to standard output, where it does not belong."""
+    sys.stdout.buffer.write(LOG_LINES.get(habit, b""))
+    sys.stdout.buffer.flush()
+
+
 def main():
     habit = sys.argv[1]
+    if habit == "garbage":
+        for number in range(1000):
+            write(f"line {number}")
     if habit == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     paged = PagedList(habit)
     for line in sys.stdin:
+        log(habit)
         handle(habit, paged, json.loads(line))
     if habit == "stays":
         time.sleep(60)

@@ -20,6 +20,14 @@ def problems_of(value, name):
     return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
 
 
+def as_documented(event):
+    """Return an answer or event without a usage of null, which OpenAI's API sends and its document mostly lacks."""
+    event = {name: value for name, value in event.items() if (name, value) != ("usage", None)}
+    if isinstance(event.get("response"), dict):
+        event["response"] = as_documented(event["response"])
+    return event
+
+
 @cache
 def _validator(path, name):
     return validator_of({"$ref": f"#/components/schemas/{name}", "components": _components(path)})

@@ -110,7 +110,7 @@ async def crash(path, services, request, reached, stores=()):
     left = path / "left"
     async with orchestrator(path, services) as stub:
         running = asyncio.create_task(execute(stub, request))
-        await asyncio.wait_for(reached.wait(), 5)
+        await asyncio.wait_for(reached.wait(), 60)
         await stored(stub, request.request_id, lambda events: set(stores) <= {event.action for event in events})
         leave(path, left)
         running.cancel()

@@ -20,7 +20,7 @@ class Gate:
 
     def __call__(self, _texts):
         self.reached.set()
-        self.opened.wait(10)
+        self.opened.wait(60)
 
 
 def embedding_over(embedder, *, queue_capacity=4):

@@ -2,9 +2,10 @@
 
 import asyncio
 import math
+import re
 
 from pagantic_common.domain.chunks import Chunk, lay_out
-from pagantic_common.domain.errors import ErrorCode, NotFound, failure_of
+from pagantic_common.domain.errors import ErrorCode, Internal, NotFound, failure_of
 from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolDefinition, ToolSafety
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
@@ -51,6 +52,7 @@ class ScriptedInference:
         self.logprobs = (-2.0, -1.0)
         self.label_logprobs = None
         self.counted = []
+        self.more_models = ()
         self.cross_encoders = (ModelInfo("pairs", 512, ("score_pairs",)),)
         self.embedded = []
         self.scored_pairs = []
@@ -69,6 +71,7 @@ class ScriptedInference:
             ModelInfo("scripted", self.window, ("chat", "tools")),
             ModelInfo("embedder", 512, ("embed",)),
             *self.cross_encoders,
+            *self.more_models,
         )
 
     async def embed(self, texts, model):
@@ -102,7 +105,9 @@ class ScriptedInference:
                 await asyncio.Event().wait()
             finally:
                 self.stopped.set()
-        for word in output.content.split(" "):
+        if output.reasoning:
+            yield InferenceDelta(reasoning=output.reasoning)
+        for word in re.findall(r"\S+\s*|\s+", output.content):
             yield InferenceDelta(word)
         yield output
 
@@ -136,11 +141,22 @@ class ScriptedInference:
         yield TokenUsage(prompt_tokens=10, output_tokens=3 * self.ended, decode_seconds=0.5)
 
 
-class ScriptedConstraint:
-    """Finds an output valid unless it is among `invalid`."""
+class BreakingInference(ScriptedInference):
+    """Streams its text, and breaks before the end of its answer."""
 
-    def __init__(self, *invalid):
+    async def infer(self, command, hints):
+        async for part in super().infer(command, hints):
+            if isinstance(part, InferenceOutput):
+                raise Internal("it broke", code=ErrorCode.INFERENCE_ENGINE_ERROR)
+            yield part
+
+
+class ScriptedConstraint:
+    """Finds an output valid unless it is among `invalid`, and repairs what is in `repaired` to its value there."""
+
+    def __init__(self, *invalid, repaired=None):
         self.invalid = set(invalid)
+        self.repaired = repaired or {}
         self.failure = None
         self.warnings = ()
         self.unsupported = ()
@@ -161,6 +177,9 @@ class ScriptedConstraint:
         guarantee = Guarantee.ENFORCED if is_decoder_enforced else Guarantee.VALIDATED
         failure = None if valid else failure_of(ErrorCode.CONSTRAINT_JSON_INVALID, "is no JSON")
         guarantee = guarantee if valid else Guarantee.PARTIAL
+        if text in self.repaired:
+            stage = StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED)
+            text, guarantee = self.repaired[text], Guarantee.REPAIRED
         return Enforcement(valid, text, text, (stage,), guarantee, failure, warnings=self.warnings)
 
 

@@ -31,8 +31,13 @@ class Answer:
 class Tools:
     """Calls the tools of a service."""
 
-    def __init__(self, stub):
+    def __init__(self, stub, credentials=None):
         self._stub = stub
+        self._metadata = credentials and (("authorization", credentials),)
+
+    def of(self, credentials):
+        """Return the tools for a caller with these credentials."""
+        return Tools(self._stub, credentials)
 
     async def call(self, name, **arguments):
         return await self.call_json(name, json.dumps(arguments))
@@ -43,7 +48,8 @@ class Tools:
     async def call_json(self, name, arguments_json, timeout_s=None):
         call = message_pb2.ToolCall(id="c1", name=name, arguments_json=arguments_json)
         timeout = timeout_s and duration_to_proto(timeout_s)
-        reply = await self._stub.ExecuteTool(pb.ExecuteToolRequest(call=call, timeout=timeout), timeout=60)
+        request = pb.ExecuteToolRequest(call=call, timeout=timeout)
+        reply = await self._stub.ExecuteTool(request, timeout=60, metadata=self._metadata)
         code = "OK"
         if reply.HasField("error"):
             code = error_pb2.ErrorCode.Name(reply.error.code).removeprefix("ERROR_CODE_")

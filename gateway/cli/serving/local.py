@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from gateway.cli.completion import words
 from gateway.cli.failures import EXIT_USAGE
 from gateway.cli.output import UsageError, reporting_errors, say
 from pagantic_common.domain.defaults import PORTS, state_folder
+from pagantic_common.run import command
 from pagantic_common.storage.installed import CLIENT_ALONE, has_services
 
 MODULE = "deploy.local"
@@ -83,15 +83,13 @@ def _find_logs(service: str) -> list[Path]:
 
 def find_wrong_settings() -> list[str]:
     """Return a line for each unknown or invalid setting of the services."""
-    command = [sys.executable, "-m", MODULE, "check"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    printed = subprocess.run(command(MODULE, "check"), capture_output=True, text=True, check=False).stderr
     return [line.removeprefix("configuration error: ") for line in printed.splitlines()]
 
 
 def read_status() -> list[dict[str, Any]]:
     """Return the output of `status --json`, or an empty list if the command fails."""
-    command = [sys.executable, "-m", MODULE, "status", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command(MODULE, "status", "--json"), capture_output=True, text=True, check=False)
     try:
         areas: list[dict[str, Any]] = json.loads(done.stdout)
     except json.JSONDecodeError:
@@ -143,7 +141,7 @@ def _run(*arguments: str) -> int:
         typer.echo(CLIENT_ALONE, err=True)
         return EXIT_USAGE
     # Ctrl-C also reaches the started command, which then stops its services. Wait for its end instead of killing it.
-    running = subprocess.Popen([sys.executable, "-m", MODULE, *arguments])
+    running = subprocess.Popen(command(MODULE, *arguments))
     while True:
         try:
             return running.wait()

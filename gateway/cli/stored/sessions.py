@@ -54,7 +54,7 @@ def show_session(
         return
     for message in session.messages:
         calls = ", ".join(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
-        say(f"{role_name(message.role)}: {message.content or calls}")
+        say(f"{role_name(message.role)}: {'(removed)' if message.removed else message.content or calls}")
 
 
 @sessions.command("delete", cls=PlainCommand)

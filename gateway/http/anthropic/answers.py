@@ -22,8 +22,7 @@ from pagantic_common.domain.errors import PaganticError
 _TOO_LARGE = 413
 _ERROR_TYPES = {"server_error": "api_error"}  # The other types have the same names as in OpenAI's API.
 
-# The orchestrator does not report which stop sequence ended an answer, so `stop_sequence` also becomes `end_turn`.
-StopReason = Literal["end_turn", "max_tokens", "tool_use", "refusal"]
+StopReason = Literal["end_turn", "max_tokens", "tool_use", "refusal", "stop_sequence"]
 _STOP_REASONS: dict[FinishReason, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -43,7 +42,6 @@ class MessageBlock(AnswerShape):
 
     type: Literal["text", "thinking", "tool_use"]
     text: NotRequired[str]
-    citations: NotRequired[None]
     thinking: NotRequired[str]
     signature: NotRequired[str]
     id: NotRequired[str]
@@ -74,7 +72,7 @@ class MessageParts(AnswerShape):
     role: Literal["assistant"]
     model: str
     content: list[MessageBlock]
-    stop_sequence: None
+    stop_sequence: str | None
     stop_details: None
     container: None
     usage: MessageUsage
@@ -178,8 +176,16 @@ class MessageHead:
 def message_of(head: MessageHead, response: execution_pb2.SystemResponse) -> AnthropicMessage:
     """Return the message for a response."""
     begun = head.of(_content_of(response), response.token_usage)
+    begun["stop_sequence"] = response.matched_stop or None
+    return {**begun, "stop_reason": stop_reason_of(response), "pagantic": extension_of([response], head.ignored)}
+
+
+def stop_reason_of(response: execution_pb2.SystemResponse) -> StopReason:
+    """Return the reason that the answer ended."""
     reason = _STOP_REASONS[finish_reason_of(response)]
-    return {**begun, "stop_reason": reason, "pagantic": extension_of([response], head.ignored)}
+    if reason == "end_turn" and response.matched_stop:
+        return "stop_sequence"
+    return reason
 
 
 def usage_of(usage: usage_pb2.TokenUsage) -> MessageUsage:
@@ -204,7 +210,7 @@ def thinking_block(text: str) -> MessageBlock:
 
 def text_block(text: str) -> MessageBlock:
     """Return a block of text."""
-    return {"type": "text", "text": text, "citations": None}
+    return {"type": "text", "text": text}
 
 
 def call_block(call_id: str, name: str, arguments: dict[str, Any]) -> MessageBlock:
@@ -236,8 +242,8 @@ class MessageEvents:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[MessageEvent]:
         """Yield the events for an event of the execution.
 
-        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
-        its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded or its text is changed after the
+        client received some of it.
         """
         for step, block, text in self._blocks.of(event):
             yield _moved(step, block, text)
@@ -253,7 +259,10 @@ class MessageEvents:
             yield _moved(step, block, text)
         yield {
             "type": "message_delta",
-            "delta": {"stop_reason": _STOP_REASONS[finish_reason_of(response)], "stop_sequence": None},
+            "delta": {
+                "stop_reason": stop_reason_of(response),
+                "stop_sequence": response.matched_stop or None,
+            },
             "usage": usage_of(response.token_usage),
             "pagantic": extension_of([response], self._head.ignored),
         }

@@ -159,10 +159,20 @@ class MessagesForm(Form):
     thread: dict[str, Any] | None = None
     pagantic: MoreFields | None = None
 
-    def unused(self) -> Iterator[str]:
-        """Yield the fields that need another field."""
+    def unused(self) -> Iterable[str]:
+        """Return the fields that need another field."""
         if not (self.tools or has_more_tools(self.pagantic)):
             yield "tool_choice"
         more = self.pagantic or {}
         if not (more.get("keep_request") or more.get("keepRequest")):
             yield "metadata"
+
+
+class CountForm(MessagesForm):
+    """A request to `/v1/messages/count_tokens`. The fields that only shape the answer have no effect."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1
+
+    def unused(self) -> Iterable[str]:
+        """Return the fields that are no part of the prompt."""
+        return self.all_except("model", "pagantic", "messages", "system", "tools", "tool_choice")

@@ -17,13 +17,14 @@ from gateway.http.anthropic.answers import (
     MessageHead,
     message_of,
 )
-from gateway.http.anthropic.forms import MessagesForm
+from gateway.http.anthropic.forms import CountForm, MessagesForm
 from gateway.http.anthropic.requests import system_request_of
 from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.failures import OpenAIError
 from gateway.http.openai.answers import completed
-from gateway.http.openai.forms import read_form
-from gateway.http.openai.models import ModelFacts, ModelList, ModelObject, find_model, list_models
+from gateway.http.openai.counting import count_prompt
+from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
+from gateway.http.openai.models import DefaultName, ModelFacts, ModelList, ModelObject, find_model, list_models
 from gateway.http.openai.pages import Deleted
 from gateway.http.operations import Dialect, Operation, Parameter
 from gateway.http.settings import HttpSettings
@@ -60,6 +61,13 @@ class AnthropicModelList(AnswerShape):
     has_more: bool
 
 
+class CountedTokens(AnswerShape):
+    """The number of tokens that a message would read."""
+
+    input_tokens: int
+    pagantic: NotRequired[IgnoredFields]
+
+
 class AnyModelList(RootModel[ModelList | AnthropicModelList]):
     """The models in the form of the client's API."""
 
@@ -77,16 +85,25 @@ _MODELS = Dialect("OpenAI and Anthropic", ModelError)
 
 def anthropic_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of this API."""
+    default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""
         form = await apart(body, read_form, read_object(body), MessagesForm)
         sent = await apart(body, system_request_of, form, settings.alias_of(form.model), settings.call_s)
         take_request_id(sent, request)
-        head = MessageHead(f"msg_{sent.request_id}", form.model, form.ignored)
+        name = await default_name.or_sent(form.model, client, request)
+        head = MessageHead(f"msg_{sent.request_id}", name, form.ignored)
         if form.stream:
             return send_answer(client.stream(sent), MessageEvents(head), sent.request_id, quiet=_PING)
         return JSONResponse(message_of(head, completed(await client.execute(sent))))
+
+    async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+        """Count the tokens that a message would read."""
+        form = await apart(body, read_form, read_object(body), CountForm)
+        sent = await apart(body, system_request_of, form, settings.alias_of(form.model), settings.call_s)
+        answer: CountedTokens = {"input_tokens": await count_prompt(client, sent)}
+        return JSONResponse(naming_ignored(answer, form))
 
     async def list_(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         """List the models."""
@@ -112,6 +129,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
         Operation(
             ANTHROPIC, f"POST {MESSAGES_PATH}", create, "createMessage", MessagesForm, AnthropicMessage, MessageEvent
         ),
+        Operation(ANTHROPIC, f"POST {MESSAGES_PATH}/count_tokens", count, "countTokens", CountForm, CountedTokens),
         Operation(_MODELS, "GET /v1/models", list_, "listModels", answer=AnyModelList, parameters=by_version),
         Operation(_MODELS, f"GET {_MODEL}", retrieve, "getModel", answer=AnyModel, parameters=by_version),
         Operation(_MODELS, f"DELETE {_MODEL}", delete, "deleteModel", answer=Deleted),

@@ -13,7 +13,6 @@ from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-NO_CONTENT = "(no content)"  # The orchestrator rejects an empty tool result, but this API accepts it.
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ASSISTANT_BLOCKS = ("text", "thinking", "tool_use")
 _USER_BLOCKS = ("text", "image", "tool_result")
@@ -112,9 +111,10 @@ def _user_messages(blocks: Sequence[BlockForm], place: str) -> Iterator[dict[str
             yield {"role": "user", "content": parts}
         parts = []
         call_id = _present(block.tool_use_id, f"{where}.tool_use_id")
-        content = _text(block.content or "", f"{where}.content") or NO_CONTENT
+        content = _text(block.content or "", f"{where}.content")
         yield {"role": "tool", "tool_call_id": call_id, "content": content}
-    if _has_content(parts) or not blocks:
+    has_results = any(block.type == "tool_result" for block in blocks)
+    if _has_content(parts) or not has_results:
         yield {"role": "user", "content": parts}
 
 

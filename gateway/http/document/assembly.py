@@ -35,7 +35,6 @@ _DOOR = MappingProxyType(
         403: "A page of this origin, or a caller with this key, may not do it.",
         408: "The body did not arrive in time.",
         413: "The request is too large.",
-        415: "A web page sent something else than JSON.",
         421: "The header Host names another server.",
         500: "The system failed; its log says why.",
         503: "The system is overloaded, or a service is away: try again later.",
@@ -47,10 +46,14 @@ _ORCHESTRATOR = MappingProxyType(
         401: "The API key is missing, unknown or expired.",
         404: "A model, execution or other thing that the request names does not exist.",
         409: "The state of things does not allow it, or the request id is taken by another request.",
+        415: "The body has a content type other than JSON, or a content encoding, or a web page does not name JSON.",
+        422: "The request is understood, and cannot be done as it is.",
         429: "A rate, a concurrency or a budget is used up.",
         499: "The execution was cancelled.",
         501: "The deployment cannot do it.",
+        502: "A tool or a service failed.",
         504: "The time is up.",
+        507: "The deployment has no space for a model.",
     }
 )
 _STATUSES = MappingProxyType(dict(sorted({**_DOOR, **_ORCHESTRATOR}.items())))

@@ -85,8 +85,8 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     session_id = request.path_params["session_id"]
     if changes.session_id not in ("", session_id):
         raise InvalidRequest("session_id of the body is not that of the path: leave it out of the body")
-    if changes.appended_messages:
-        raise InvalidRequest("messages cannot be appended here: POST /v1/executions takes turns of a conversation")
+    if changes.appended_messages or changes.replaced_messages:
+        raise InvalidRequest("messages cannot be changed here: POST /v1/executions takes turns of a conversation")
     changes.session_id = session_id
     return JSONResponse(plain(await client.change_session(changes)))
 

@@ -30,7 +30,7 @@ class AnswerLine(AnswerShape):
     model: str
     created_at: str
     done: bool
-    done_reason: NotRequired[Literal["stop", "length", "content_filter"]]
+    done_reason: NotRequired[Literal["stop", "length", "content_filter", "load", "unload"]]
     prompt_eval_count: NotRequired[int]
     eval_count: NotRequired[int]
     eval_duration: NotRequired[int]
@@ -122,6 +122,13 @@ class LineHead:
             "done": False,
         }
 
+    def confirmed(self, reason: Literal["load", "unload"]) -> AnswerLine:
+        """Return the whole answer to a request without a question."""
+        line: AnswerLine = self.line()
+        line["done"] = True
+        line["done_reason"] = reason
+        return line
+
     def ended(self, line: AnswerLine, response: execution_pb2.SystemResponse) -> AnswerLine:
         """Add the fields that end an answer. An answer with tool calls ends as `stop`, as in Ollama.
 
@@ -162,8 +169,8 @@ class AnswerLines:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[AnswerLine]:
         """Yield the lines for an event of the execution.
 
-        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
-        its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded or its text is changed after the
+        client received some of it.
         """
         yield from self._lines(self._blocks.of(event))
         if self._blocks.response is not None:

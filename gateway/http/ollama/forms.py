@@ -95,16 +95,16 @@ class OllamaTurnForm(Form):
 
 
 class OllamaChatForm(OllamaForm):
-    """A request to `/api/chat`."""
+    """A request to `/api/chat`. Without messages, it loads the model."""
 
-    messages: Annotated[list[OllamaTurnForm], Items(MAX_MESSAGES, least=1)]
+    messages: Annotated[list[OllamaTurnForm], Items(MAX_MESSAGES)] | None = None
     tools: Annotated[list[ToolForm], Items(MAX_TOOLS)] | None = None
 
 
 class GenerateForm(OllamaForm):
-    """A request to `/api/generate`."""
+    """A request to `/api/generate`. Without a prompt and images, it loads the model."""
 
-    prompt: Annotated[str, Field(min_length=1)]
+    prompt: str = ""
     images: Annotated[list[str], Items(MAX_PARTS)] | None = None
     system: str | None = None
     raw: bool | None = None

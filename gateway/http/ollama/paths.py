@@ -1,14 +1,14 @@
-"""The operations of Ollama's API: chats, texts, the models, and the version."""
+"""The operations of Ollama's API, of which those of chats and texts are made here."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Any, NotRequired
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
+from gateway.http.bodies import apart, read_object, take_request_id
 from gateway.http.ollama.answers import (
     OLLAMA,
     AnswerLines,
@@ -19,146 +19,76 @@ from gateway.http.ollama.answers import (
     OllamaTextLine,
     whole_of,
 )
-from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm, ShowForm
+from gateway.http.ollama.embedding import embedding_operations
+from gateway.http.ollama.forms import GenerateForm, OllamaChatForm, OllamaForm
+from gateway.http.ollama.models import model_operations, name_in_use
 from gateway.http.ollama.requests import chat_request_of, generate_request_of
 from gateway.http.openai.answers import completed
-from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
-from gateway.http.openai.models import ModelObject, find_model, list_models
-from gateway.http.operations import Operation
+from gateway.http.openai.forms import read_form
+from gateway.http.openai.models import find_model
+from gateway.http.operations import JSON_LINES, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
 from gateway.http.streams.sending import encode_lines, send_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import InvalidRequest
 
-API_VERSION = "0.12.0"  # Clients check this version before they use newer features, such as `think`.
-_ARCHITECTURE = "pagantic"
-_UNKNOWN_TIME = "1970-01-01T00:00:00Z"
-_DETAILS = {
-    "parent_model": "",
-    "format": "",
-    "family": "",
-    "families": [],
-    "parameter_size": "",
-    "quantization_level": "",
-}
-# Maps the capabilities that the inference service reports to Ollama's names.
-_CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
-
-
-class OllamaModel(AnswerShape):
-    """A model that the caller may name. Unknown values are empty."""
-
-    name: str
-    model: str
-    modified_at: str
-    size: int
-    digest: str
-    details: dict[str, Any]
-
-
-class OllamaModelList(AnswerShape):
-    """The models that the caller may name."""
-
-    models: list[OllamaModel]
-
-
-class ShownModel(AnswerShape):
-    """Facts about a model."""
-
-    modelfile: str
-    parameters: str
-    template: str
-    modified_at: str
-    details: dict[str, Any]
-    model_info: dict[str, Any]
-    capabilities: list[str]
-    pagantic: NotRequired[IgnoredFields]
-
-
-class OllamaVersion(AnswerShape):
-    """The version of the API."""
-
-    version: str
+_ZERO = re.compile(r"-?0+(\.0*)?(ns|us|µs|ms|s|m|h)?")  # a duration in the form of Go
 
 
 def ollama_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of this API."""
 
     async def chat(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        """Answer a conversation."""
+        """Answer a conversation. Without messages, confirm that the model is there."""
         form = await apart(body, read_form, read_object(body), OllamaChatForm)
-        made = await apart(body, chat_request_of, form, settings.alias_of(form.model), settings.call_s)
+        name = await name_in_use(client, settings, form.model)
+        if not form.messages:
+            return await _confirm(client, settings, form, name)
+        made = await apart(body, chat_request_of, form, settings.alias_of(name), settings.call_s)
         return await _answer(client, request, form, made)
 
     async def generate(client: AsyncClient, request: Request, body: bytes) -> Answer:
-        """Answer a prompt."""
+        """Answer a prompt. Without a prompt, confirm that the model is there."""
         form = await apart(body, read_form, read_object(body), GenerateForm)
-        made = await apart(body, generate_request_of, form, settings.alias_of(form.model), settings.call_s)
+        name = await name_in_use(client, settings, form.model)
+        if not form.prompt and not form.images:
+            return await _confirm(client, settings, form, name)
+        made = await apart(body, generate_request_of, form, settings.alias_of(name), settings.call_s)
         return await _answer(client, request, form, made)
-
-    async def tags(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-        """List the models."""
-        models = await list_models(client, settings)
-        listed: OllamaModelList = {"models": [_tag(model["id"]) for model in models["data"]]}
-        return JSONResponse(listed)
-
-    async def show(client: AsyncClient, _request: Request, body: bytes) -> Answer:
-        """Show a model."""
-        form = read_form(read_object(body), ShowForm)
-        name = form.model or form.name
-        if not name:
-            raise InvalidRequest("model is missing: GET /api/tags lists those there are")
-        return JSONResponse(naming_ignored(shown(await find_model(client, settings, name)), form))
-
-    async def version(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
-        """Return the version of the API."""
-        return JSONResponse(OllamaVersion(version=API_VERSION))
 
     return [
         Operation(OLLAMA, "POST /api/chat", chat, "ollamaChat", OllamaChatForm, OllamaChat, OllamaChatLine),
         Operation(OLLAMA, "POST /api/generate", generate, "ollamaGenerate", GenerateForm, OllamaText, OllamaTextLine),
-        Operation(OLLAMA, "GET /api/tags", tags, "ollamaTags", answer=OllamaModelList),
-        Operation(OLLAMA, "POST /api/show", show, "ollamaShow", ShowForm, ShownModel),
-        Operation(OLLAMA, "GET /api/version", version, "ollamaVersion", answer=OllamaVersion),
+        *embedding_operations(settings),
+        *model_operations(settings),
     ]
+
+
+async def _confirm(client: AsyncClient, settings: HttpSettings, form: OllamaForm, name: str) -> Answer:
+    """Return the answer to a request that loads or, with a `keep_alive` of 0, unloads a model.
+
+    Nothing is loaded or unloaded, because the deployment decides that. Raises NotFound for an unknown model.
+    """
+    if name:
+        await find_model(client, settings, name)
+    keep_alive = (form.model_extra or {}).get("keep_alive")
+    is_unload = keep_alive is not None and _ZERO.fullmatch(str(keep_alive)) is not None
+    line = _head_of(form).confirmed("unload" if is_unload else "load")
+    if form.streams:
+        return Response(encode_lines([line]), media_type=JSON_LINES)
+    return JSONResponse(line)
 
 
 async def _answer(client: AsyncClient, request: Request, form: OllamaForm, sent: execution_pb2.SystemRequest) -> Answer:
     take_request_id(sent, request)
-    created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    head = LineHead(form.model, created_at, isinstance(form, OllamaChatForm), form.ignored)
+    head = _head_of(form)
     if form.streams:
         quiet = encode_lines([head.line()])
         return send_answer(client.stream(sent), AnswerLines(head), sent.request_id, encode=encode_lines, quiet=quiet)
     return JSONResponse(whole_of(head, completed(await client.execute(sent))))
 
 
-def shown(model: ModelObject) -> ShownModel:
-    """Return the facts about a model. For an alias, nothing about its target is revealed."""
-    info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": model["id"]}
-    capabilities = ["chat"]
-    if "pagantic" in model:
-        capabilities = model["pagantic"]["capabilities"]
-        info[f"{_ARCHITECTURE}.context_length"] = model["pagantic"]["context_window"]
-    return {
-        "modelfile": "",
-        "parameters": "",
-        "template": "",
-        "modified_at": _UNKNOWN_TIME,
-        "details": _DETAILS,
-        "model_info": info,
-        "capabilities": [_CAPABILITIES[name] for name in capabilities if name in _CAPABILITIES],
-    }
-
-
-def _tag(name: str) -> OllamaModel:
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": _UNKNOWN_TIME,
-        "size": 0,
-        "digest": "",
-        "details": _DETAILS,
-    }
+def _head_of(form: OllamaForm) -> LineHead:
+    created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return LineHead(form.model, created_at, isinstance(form, OllamaChatForm), form.ignored)

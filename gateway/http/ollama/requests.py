@@ -25,7 +25,7 @@ _HINTS = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_pena
 def chat_request_of(form: OllamaChatForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:
     """Return the request for a form of `/api/chat`. Raises InvalidRequest if the form uses an unsupported feature."""
     tools = [tool.model_dump(exclude_none=True) for tool in form.tools or ()] or None
-    return _request_of(form, {"messages": list(_messages(form.messages)), "tools": tools}, alias, call_s)
+    return _request_of(form, {"messages": list(_messages(form.messages or ())), "tools": tools}, alias, call_s)
 
 
 def generate_request_of(form: GenerateForm, alias: str, call_s: float) -> execution_pb2.SystemRequest:

@@ -14,7 +14,7 @@ from pydantic import RootModel
 
 from gateway.http.bodies import AnswerShape
 from gateway.http.failures import OpenAIError
-from gateway.http.streams.blocks import discarded_after_sending
+from gateway.http.streams.blocks import discarded_after_sending, rest_of
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -98,7 +98,7 @@ class ChatChoice(AnswerShape):
 
 
 class ChatUsage(AnswerShape):
-    """The tokens of all choices together."""
+    """The tokens of all choices together. A prompt counts once, however many choices it has."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -136,7 +136,7 @@ class AnswerPart(AnswerShape):
     id: str
     created: int
     model: str
-    usage: NotRequired[ChatUsage]
+    usage: NotRequired[ChatUsage | None]
     pagantic: NotRequired[Extension]
 
 
@@ -153,11 +153,15 @@ class ChatEvent(RootModel[ChatCompletionChunk | OpenAIError]):
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The start of every part of an answer: its id, the model that the client named, and the time in seconds."""
+    """The start of every part of an answer: its id, the name of its model, and the time in seconds.
+
+    `has_usage` is set for a stream whose last chunk has the usage. Its other chunks have a usage of null.
+    """
 
     id: str
     model: str
     created_s: int
+    has_usage: bool = False
 
 
 def completion_of(
@@ -203,8 +207,16 @@ def call_of(call: message_pb2.ToolCall) -> ToolCallObject:
 
 
 def is_cut(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether the response failed only because a limit cut its output, which is a finish reason in this API."""
+    """Return whether the response failed only because a limit or a stop text cut its output.
+
+    Both are finish reasons in this API.
+    """
     return response.error.code == error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED
+
+
+def was_stopped(response: execution_pb2.SystemResponse) -> bool:
+    """Return whether a stop text of the client cut the output before it satisfied its contract."""
+    return is_cut(response) and "stop" in failure_from_proto(response.error).details
 
 
 def is_filtered(response: execution_pb2.SystemResponse) -> bool:
@@ -215,7 +227,7 @@ def is_filtered(response: execution_pb2.SystemResponse) -> bool:
 
 
 def is_unfinished(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether the response has an answer that a limit cut or a guard blocked."""
+    """Return whether the response has an answer that a limit or a stop text cut, or that a guard blocked."""
     return is_cut(response) or is_filtered(response)
 
 
@@ -227,14 +239,17 @@ def completed(response: execution_pb2.SystemResponse) -> execution_pb2.SystemRes
 
 
 def text_of(response: execution_pb2.SystemResponse) -> str:
-    """Return the answer, as JSON if a schema was given and as text otherwise."""
-    if response.structured_output_json and not response.citations and not is_unfinished(response):
-        return response.structured_output_json
-    return response.content
+    """Return the answer as a stream sends it: the texts beside calls of the deployment's tools, and then the content.
+
+    The content of an answer that satisfies a schema is its JSON. An answer that was cut ends where it was cut.
+    """
+    return response.earlier_content + response.content
 
 
 def finish_reason_of(response: execution_pb2.SystemResponse) -> FinishReason:
     """Return the reason that the answer ended."""
+    if was_stopped(response):
+        return "stop"
     if is_cut(response):
         return "length"
     if is_filtered(response):
@@ -260,17 +275,23 @@ def _logprob(token: generation_pb2.TokenLogprob) -> dict[str, Any]:
     }
 
 
-def usage_of(responses: Sequence[execution_pb2.SystemResponse]) -> ChatUsage:
-    """Return the total usage of all responses. The prompt counts once per choice, because each choice reads it."""
-    usages = [response.token_usage for response in responses]
-    prompt = sum(usage.prompt_tokens for usage in usages)
-    output = sum(usage.output_tokens for usage in usages)
+def usage_of(responses: Sequence[execution_pb2.SystemResponse], choices_per_prompt: int = 0) -> ChatUsage:
+    """Return the usage of a request: each prompt once, as its first choice read it, and the output of all choices.
+
+    Args:
+    responses: The responses in the order of the choices.
+    choices_per_prompt: The number of consecutive choices that share a prompt. 0 means that all of them share one.
+    """
+    prompts = [response.token_usage for response in responses[:: choices_per_prompt or len(responses)]]
+    prompt_tokens = sum(usage.prompt_tokens for usage in prompts)
+    output_tokens = sum(response.token_usage.output_tokens for response in responses)
+    reasoning_tokens = sum(response.token_usage.reasoning_tokens for response in responses)
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_prompt_tokens for usage in usages)},
-        "completion_tokens_details": {"reasoning_tokens": sum(usage.reasoning_tokens for usage in usages)},
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_prompt_tokens for usage in prompts)},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 
 
@@ -333,8 +354,8 @@ class ChoiceChunks:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[ChatCompletionChunk]:
         """Yield the chunks for an event.
 
-        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
-        its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded or its text is changed after the
+        client received some of it.
         """
         yield from self._chunks(self._state.take(event))
         if self._state.response is not None:
@@ -342,7 +363,7 @@ class ChoiceChunks:
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[ChatCompletionChunk]:
         self.response = completed(response)
-        yield from self._chunks(self._state.rest(text_of(response)))
+        yield from self._chunks(rest_of(self._state, text_of(response)))
         last = self._chunk({}, finish_reason=finish_reason_of(response), logprobs=logprobs_of(response))
         last["pagantic"] = extension_of([response], self._ignored)
         yield last
@@ -377,13 +398,16 @@ def usage_chunk(heading: Heading, responses: Sequence[execution_pb2.SystemRespon
 
 
 def _chunk_of(heading: Heading, choices: list[ChunkChoice]) -> ChatCompletionChunk:
-    return {
+    chunk: ChatCompletionChunk = {
         "id": heading.id,
         "object": "chat.completion.chunk",
         "created": heading.created_s,
         "model": heading.model,
         "choices": choices,
     }
+    if heading.has_usage:
+        chunk["usage"] = None
+    return chunk
 
 
 def _call_delta(delta: Delta) -> dict[str, Any]:

@@ -101,18 +101,28 @@ async def stream_all(
 async def _events(
     client: AsyncClient, requests: Sequence[execution_pb2.SystemRequest], choices: Sequence[Chunks]
 ) -> AsyncGenerator[str, None]:
-    """Yield the events of the answer. Raises PaganticError if a choice fails."""
+    """Yield the events of the answer. Raises PaganticError if a choice fails.
+
+    The openings wait for the first text or a quiet time, so that an earlier failure determines the status.
+    """
     openings = [_event(chunk) for choice in choices for chunk in choice.first()]
     async with aclosing(merge_events([client.stream(request) for request in requests], QUIET_S)) as events:
         async for item in events:
-            while openings:
-                yield openings.pop(0)
-            if item is None:
-                yield QUIET
-                continue
-            position, event = item
-            for chunk in choices[position].of(event):
-                yield _event(chunk)
+            texts = list(_texts_of(item, choices))
+            if texts:
+                texts, openings = openings + texts, []
+            for text in texts:
+                yield text
+
+
+def _texts_of(item: tuple[int, event_pb2.ExecutionEvent] | None, choices: Sequence[Chunks]) -> Iterator[str]:
+    """Yield the texts for an event of a choice, or the text after a quiet time."""
+    if item is None:
+        yield QUIET
+        return
+    position, event = item
+    for chunk in choices[position].of(event):
+        yield _event(chunk)
 
 
 def _event(value: Mapping[str, Any]) -> str:

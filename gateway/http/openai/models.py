@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Literal, NotRequired
+
+from starlette.requests import Request
 
 from gateway.http.bodies import AnswerShape
 from gateway.http.settings import HttpSettings
+from gateway.web.callers import api_key_of
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import NotFound
+from pagantic_common.domain.errors import NotFound, PaganticError
+
+KEPT_S = 30.0
+MAX_CALLERS = 1024
 
 
 class ModelFacts(AnswerShape):
@@ -50,6 +58,42 @@ async def find_model(client: AsyncClient, settings: HttpSettings, name: str) -> 
     if name in settings.models or "*" in settings.models:
         return _model(name)
     raise NotFound(f"there is no model {name!r}: GET /v1/models lists those there are")
+
+
+class DefaultName:
+    """Finds the name of the model that answers requests which name none. Answers have names that may be sent back.
+
+    Args:
+    settings: The settings that define the model names.
+    capability: The capability of the model, such as `chat`.
+    monotonic_s: The clock. A name is kept for 30 s for each caller, because callers may be permitted different models.
+    """
+
+    def __init__(
+        self, settings: HttpSettings, capability: str = "chat", monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._capability = capability
+        self._monotonic_s = monotonic_s
+        self._kept: dict[str, tuple[str, float]] = {}
+
+    async def or_sent(self, sent: str, client: AsyncClient, request: Request) -> str:
+        """Return the sent name or, if it is empty, the name of the default model. Empty if that cannot be found."""
+        if name := sent or self._settings.alias_of(""):
+            return name
+        caller, now_s = api_key_of(request), self._monotonic_s()
+        name, until_s = self._kept.get(caller, ("", now_s))
+        if until_s > now_s:
+            return name
+        try:
+            models = await client.list_models()
+        except PaganticError:  # The request itself reports the reason.
+            return ""
+        name = next((model.name for model in models if self._capability in model.capabilities), "")
+        if len(self._kept) >= MAX_CALLERS:
+            self._kept.clear()
+        self._kept[caller] = (name, now_s + KEPT_S)
+        return name
 
 
 def _served(model: message_pb2.ModelInfo) -> ModelObject:

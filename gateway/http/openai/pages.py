@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.http.bodies import AnswerShape, read_count
@@ -44,33 +45,40 @@ def page_parameters(order: str) -> tuple[Parameter, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """The page that a query requests: `size` objects behind the object whose id is `after`, or from the beginning."""
+
+    after: str
+    size: int
+    is_ascending: bool
+
+
+def read_page_query(query: Mapping[str, str], *, order: str = "desc") -> PageQuery:
+    """Read the parameters of a page. `order` applies if the query sets no order.
+
+    Raises InvalidRequest if the limit or the order is invalid.
+    """
+    order = query.get("order") or order
+    if order not in ("asc", "desc"):
+        raise InvalidRequest(f"order is {order[:32]!r}: send 'asc' or 'desc'")
+    size = read_count("limit", query.get("limit", ""), otherwise=_PAGE, most=MAX_PAGE) or _PAGE
+    return PageQuery(query.get("after", ""), size, is_ascending=order == "asc")
+
+
 def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "desc") -> dict[str, Any]:
     """Return the page of a list that a query requests. `order` applies if the query sets no order.
 
     Raises InvalidRequest if the limit or the order is invalid, or NotFound if the item is unknown.
     """
-    after, order, size = read_page(query, order)
-    ordered = list(items) if order == "asc" else list(reversed(items))
+    page = read_page_query(query, order=order)
+    ordered = list(items) if page.is_ascending else list(reversed(items))
     start = 0
-    if after:
-        start = next((index + 1 for index, item in enumerate(ordered) if item["id"] == after), -1)
+    if page.after:
+        start = next((index + 1 for index, item in enumerate(ordered) if item["id"] == page.after), -1)
         if start < 0:
-            raise unknown_item(after)
-    return list_of(ordered[start : start + size], has_more=start + size < len(ordered))
-
-
-def read_page(query: Mapping[str, str], order: str = "desc") -> tuple[str, str, int]:
-    """Return the id after which a page begins, its order, and its size. Raises InvalidRequest for invalid values."""
-    order = query.get("order") or order
-    if order not in ("asc", "desc"):
-        raise InvalidRequest(f"order is {order[:32]!r}: send 'asc' or 'desc'")
-    size = read_count("limit", query.get("limit", ""), otherwise=_PAGE, most=MAX_PAGE) or _PAGE
-    return query.get("after", ""), order, size
-
-
-def unknown_item(name: str) -> NotFound:
-    """Return the error of an item that a list does not have."""
-    return NotFound(f"there is no item {name[:128]!r} in this list")
+            raise NotFound(f"there is no item {page.after[:128]!r} in this list")
+    return list_of(ordered[start : start + page.size], has_more=start + page.size < len(ordered))
 
 
 def list_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def request_of(
         raise InvalidRequest(f"modalities are {form.modalities}: answers are text, so send ['text'] or nothing")
     request = read_extension(form.pagantic or {})
     request.messages.extend(messages_of(form.messages, earlier_calls))
+    _end_with_user(request.messages[-1])
     set_answer(request, form, alias, call_s)
     _set_tools(request, form)
     request.hints.max_tokens = form.max_completion_tokens or request.hints.max_tokens
@@ -79,6 +80,12 @@ def request_of(
         if request.output.schema_json:
             request.mode = execution_pb2.MODE_STRUCTURED
     return request
+
+
+def _end_with_user(last: message_pb2.Message) -> None:
+    """Make the last message the user's if it is a system message, because the orchestrator requires that."""
+    if last.role == message_pb2.ROLE_SYSTEM:
+        last.role, last.said_as = message_pb2.ROLE_USER, last.said_as or "system"
 
 
 def set_answer(request: execution_pb2.SystemRequest, form: AnswerForm, alias: str, call_s: float) -> None:
@@ -115,8 +122,6 @@ def messages_of(forms: Sequence[MessageForm], earlier_calls: Mapping[str, str]) 
     for index, form in enumerate(forms):
         messages.append(_message(form, f"messages[{index}]", names_of_calls))
         names_of_calls.update({call.id: call.name for call in messages[-1].tool_calls})
-    if messages[-1].role == message_pb2.ROLE_SYSTEM:  # The orchestrator requires a user's message.
-        messages[-1].role = message_pb2.ROLE_USER
     return messages
 
 
@@ -143,6 +148,8 @@ def _said(form: MessageForm, place: str) -> message_pb2.Message:
     """Return a message with its role and content, and with parts if it contains an image."""
     parts = _parts_of(form, place)
     message = message_pb2.Message(role=_ROLES[form.role], content="".join(part.text for part in parts))
+    if form.role == "developer":
+        message.said_as = form.role
     if not any(part.HasField("image") for part in parts):
         return message
     if form.role != "user":

@@ -6,7 +6,7 @@ share this module: each expresses a move in the form of its API.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -73,6 +73,11 @@ class Blocks:
         self._open: Block | None = None
 
     @property
+    def all(self) -> Sequence[Block]:
+        """The blocks so far, in order."""
+        return self._blocks
+
+    @property
     def response(self) -> execution_pb2.SystemResponse | None:
         """The response, or None until the execution has ended."""
         return self._state.response
@@ -85,8 +90,11 @@ class Blocks:
         return self._moves(self._state.take(event))
 
     def rest(self, text: str) -> Iterator[Move]:
-        """Yield the moves that complete the blocks with the rest of the response's text, and end the last block."""
-        yield from self._moves(self._state.rest(text))
+        """Yield the moves that complete the blocks with the rest of the response's text, and end the last block.
+
+        Raises Aborted if the response has another text than the client received.
+        """
+        yield from self._moves(rest_of(self._state, text))
         yield from self._end()
 
     def _moves(self, deltas: Iterable[Delta]) -> Iterator[Move]:
@@ -126,6 +134,31 @@ class Blocks:
         block, self._open = self._open, None
         if block is not None:
             yield Step.END, block, ""
+
+
+def rest_of(state: AnswerState, text: str) -> Sequence[Delta]:
+    """Return the deltas that complete a streamed answer.
+
+    Raises Aborted if the answer's text was changed, for example by a repair, after the client received some of it.
+    White space around the text does not count. A failed response is not compared, because its failure ends the stream.
+
+    Args:
+    state: The state of an answer that has ended.
+    text: The whole text of the answer.
+    """
+    streamed, response = state.streamed_text, state.response
+    words = streamed.lstrip()
+    start = text.find(words)
+    is_continued = start == len(text) - len(text.lstrip())
+    # A reader who joined after calls of the deployment's tools did not receive the texts beside these calls.
+    has_joined_late = start > 0 and response is not None and bool(response.earlier_content)
+    if text.startswith(streamed):
+        return state.rest(text)
+    if is_continued or has_joined_late:
+        return state.rest(streamed + text[start + len(words) :])
+    if text.strip() == streamed.strip() or (response is not None and response.HasField("error")):
+        return state.rest(streamed)
+    raise Aborted("the text was repaired after it was sent: send the request again, or without stream")
 
 
 def discarded_after_sending(void: Delta) -> Aborted:

@@ -24,7 +24,7 @@ class AnswerEvents(Protocol):
         """Yield the events for an event of the execution. Raises PaganticError if the answer failed."""
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the event for an error that ends the stream early."""
+        """Yield the events for an error that ends the stream early."""
 
 
 def encode_sent_events(events: Iterable[Mapping[str, Any]]) -> str:
@@ -44,6 +44,7 @@ async def send_answer(
     *,
     encode: Encode = encode_sent_events,
     quiet: str = QUIET,
+    opens_at_once: bool = False,
 ) -> AsyncGenerator[str, None]:
     """Yield the text of a stream. An error is raised before the stream begins, and becomes an event afterwards.
 
@@ -53,10 +54,12 @@ async def send_answer(
     request_id: The id of the execution.
     encode: Encodes events as text.
     quiet: Text to send after a quiet time, so that intermediaries do not consider the connection dead.
+    opens_at_once: Whether the stream begins as soon as the execution is admitted. Otherwise it begins with the first
+        text or after a quiet time, so that an earlier failure determines the status.
     """
     has_begun = False
     try:
-        async with aclosing(_texts_of(incoming, events, encode, quiet)) as texts:
+        async with aclosing(_texts_of(incoming, events, encode, quiet, opens_at_once=opens_at_once)) as texts:
             async for text in texts:
                 has_begun = True
                 yield text
@@ -67,13 +70,21 @@ async def send_answer(
 
 
 async def _texts_of(
-    incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], events: AnswerEvents, encode: Encode, quiet: str
+    incoming: AsyncGenerator[event_pb2.ExecutionEvent, None],
+    events: AnswerEvents,
+    encode: Encode,
+    quiet: str,
+    *,
+    opens_at_once: bool,
 ) -> AsyncGenerator[str, None]:
     """Yield the text of a stream. An error of the execution is raised."""
-    is_first = True
+    opening: str | None = encode(events.first())  # None once it is sent
     async with aclosing(merge_events([incoming], QUIET_S)) as merged:
         async for item in merged:
-            if is_first:
-                is_first = False
-                yield encode(events.first())
-            yield quiet if item is None else encode(events.of(item[1]))
+            if opens_at_once and opening is not None:
+                yield opening
+                opening = None
+            text = quiet if item is None else encode(events.of(item[1]))
+            if text:
+                yield (opening or "") + text
+                opening = None

@@ -28,7 +28,9 @@ from gateway.mcp.visits import Visit
 from gateway.web import refusal as web
 from gateway.web.bodies import RequestBody, check_values
 from gateway.web.callers import Callers, api_key_of
+from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
+from gateway.web.line_ends import escaping_line_ends
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
@@ -68,6 +70,7 @@ class McpApp:
         )
         refuse_unknown = callers.refuse_unknown if callers is not None else None
         self.entry = Entry(settings, refuse_unknown, max_body_bytes=settings.max_message_bytes)
+        self._cross_origin = CrossOrigin(settings)
         self._requests_of_sessions: set[tuple[str, str]] = set()
 
     @asynccontextmanager
@@ -80,9 +83,9 @@ class McpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (opened := await self._cross_origin.open(scope, receive, send)) is None:
             return
-        response = Response(send)
+        response = Response(escaping_line_ends(opened))
         try:
             request = Request(scope)
             self._check(request)

@@ -108,6 +108,8 @@ def turns_of(messages: Iterable[message_pb2.Message]) -> list[Turn]:
     """Return the turns of stored messages. Messages before the first user message also form a turn."""
     turns: list[Turn] = []
     for message in messages:
+        if message.removed:
+            continue
         if message.role == message_pb2.ROLE_USER or not turns:
             turns.append(Turn("", Answer("")))
         if message.role == message_pb2.ROLE_USER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pagantic.common.v1 import message_pb2
@@ -22,15 +23,20 @@ class Sessions(Executions):
         *,
         removed: Sequence[str] = (),
         appended: Sequence[message_pb2.Message] = (),
+        replaced: Mapping[int, message_pb2.Message] = MappingProxyType({}),
     ) -> session_pb2.Session:
-        """Set values of a session, given as JSON-able objects, remove other values, and append messages.
+        """Set values of a session, given as JSON-able objects, remove other values, and append and replace messages.
 
-        Returns the session without its messages. Raises Aborted if messages are appended while a turn of the session
-        runs.
+        The keys of `replaced` are positions in the conversation, from 0. Returns the session without its messages.
+        Raises Aborted if messages are appended or replaced while a turn of the session runs.
         """
         texts = {key: dump_json(value) for key, value in values.items()}
         request = pb.UpdateSessionRequest(
-            session_id=session_id, state_json=texts, removed_keys=removed, appended_messages=appended
+            session_id=session_id,
+            state_json=texts,
+            removed_keys=removed,
+            appended_messages=appended,
+            replaced_messages=replaced,
         )
         return await self.change_session(request)
 

@@ -21,11 +21,14 @@ from typing import Any, Generic, NoReturn, TextIO, TypeVar
 
 import grpc
 
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.defaults import PRIVATE_UMASK
 from pagantic_common.domain.errors import PaganticError
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.health import Health
-from pagantic_common.rpc.process.admin import PortInUse, start_admin_server
+from pagantic_common.rpc.process.admin import start_admin_server
+from pagantic_common.rpc.process.listening import CannotListen
+from pagantic_common.rpc.process.protection import protect_memory
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.process.starting import StoppedAtStart, WaitedTooLong, stopping
 from pagantic_common.settings import EXIT_CONFIG, ServiceSettings, load_settings
@@ -80,8 +83,9 @@ def run_service(
     """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason to stderr and exit with an error.
 
     The app is opened before the port, so that a listening service can answer. Only the service's user can access its
-    files.
+    files, and no other process can access its memory.
     """
+    protect_memory()
     os.umask(PRIVATE_UMASK)
     set_up_logging(area, level=settings.log_level, log_format=settings.log_format, stream=log_to)
     try:
@@ -91,8 +95,10 @@ def run_service(
         _exit_for(area, error)
     except StartFailed as failed:
         _exit_for(failed.area, failed.error)
-    except PortInUse as error:
+    except CannotListen as error:
         hint = f"set PAGANTIC_{area.upper()}_{error.setting}, or stop the process that listens there"
+        if error.setting == "HOST":
+            hint = f"set PAGANTIC_{area.upper()}_HOST or PAGANTIC_HOST to an address of this machine"
         print(f"the {area} service cannot start: {error}; {hint}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_START_FAILED)
 
@@ -114,15 +120,15 @@ def _reporting(area: str, settings: ServiceSettings) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(reporting(area, settings.otlp_endpoint, host=host, port=port))
-        except OSError:
-            raise PortInUse(f"cannot listen on {host}:{port} for metrics", "METRICS_PORT") from None
+        except OSError as error:
+            raise CannotListen.because_of(error, host, port, "METRICS_PORT") from None
         yield
 
 
 async def serve(area: str, settings: ServiceSettings, open_app: OpenApp, on_listening: Callable[[], None]) -> None:
     """Serve the app until SIGTERM or SIGINT, then drain it. The process exits if any of its services is broken.
 
-    Raises PortInUse, and the errors of opening the app.
+    Raises CannotListen, and the errors of opening the app.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -145,11 +151,11 @@ async def _serve_until(
         server, health, port = await start_server(settings, registrations)
         try:
             admin = await start_admin_server(settings, health)
-        except PortInUse:
+        except CannotListen:
             await server.stop(grace=0)
             raise
         gc.freeze()  # loaded modules are never collected
-        log.info("listening", address=f"{settings.host}:{port}")
+        log.info("listening", address=address_of(settings.host, port))
         on_listening()
         if reason := await _wait_for_end(stop, registrations, health):
             await _give_up(area, reason, server, health)

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2_grpc
 from pagantic_common.rpc.access.registration import Registration, gate_of
 from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
 from pagantic_common.rpc.health import SERVING, Health
-from pagantic_common.rpc.process.admin import listen
+from pagantic_common.rpc.process.listening import add_port
 from pagantic_common.rpc.reflection import add_reflection
 from pagantic_common.rpc.server_call import CallInterceptor, CallLimits
 from pagantic_common.settings import ServiceSettings
@@ -21,17 +21,16 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 _CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # Callers ping a silent call every 10 seconds. By default, gRPC would treat that as an attack after some pings.
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Callers ping a silent call, some of them each second. By default, gRPC would treat that as an attack.
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.keepalive_permit_without_calls", 1),
     # The calls of a vanished caller end after these times.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
+    # A connection has no longest age, because a client of grpc-js with keepalive would lose its running calls at that
+    # age, and an execution may last for days. The services' own callers replace old connections (`replaced_channel`).
     ("grpc.max_connection_idle_ms", 600_000),
-    # Callers resolve names again when a connection ends, so that new replicas receive calls. Running calls are not cut
-    # off: an execution may last for days.
-    ("grpc.max_connection_age_ms", 120_000),
 )
 # This exceeds the number of calls that one host may run. The service, which states the reason, therefore rejects calls
 # before the connection holds them back.
@@ -46,7 +45,7 @@ async def start_server(
     `max_streams` bounds the running calls of one connection, including a health watch; the caller's gRPC library holds
     back the rest. The default is MIN_STREAMS, or MAX_CONCURRENT_RPCS if that is more.
 
-    Raises PortInUse, and InvalidRequest for certificates that cannot be used.
+    Raises CannotListen, and InvalidRequest for certificates that cannot be used.
     """
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
@@ -67,7 +66,7 @@ async def start_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if settings.serves_reflection:
         add_reflection(server, [*names, HEALTH_SERVICE])
-    port = listen(server, f"{settings.host}:{settings.port}", "PORT", credentials_of(settings))
+    port = add_port(server, settings.host, settings.port, "PORT", credentials_of(settings))
     for name in ("", LIVENESS, *names):
         health.set(name, SERVING)
     health.set_ready(is_ready=all(registration.why_not_ready is None for registration in registrations))

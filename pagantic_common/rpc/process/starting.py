@@ -13,7 +13,8 @@ from grpc_health.v1 import health_pb2_grpc
 
 from pagantic_common.domain.errors import ErrorCode, Unavailable
 from pagantic_common.rpc.health import NOT_SERVING, SERVING, Health
-from pagantic_common.rpc.process.admin import listen, start_admin_server
+from pagantic_common.rpc.process.admin import start_admin_server
+from pagantic_common.rpc.process.listening import add_port
 from pagantic_common.rpc.process.server import credentials_of
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_message
 from pagantic_common.settings import ServiceSettings
@@ -50,8 +51,8 @@ async def pause(seconds: float) -> None:
 async def not_serving_yet(settings: ServiceSettings, names: Sequence[str], reason: str) -> AsyncIterator[None]:
     """Listen on the service's ports during the block, before the service can serve.
 
-    `liveness` is SERVING, the other names are NOT_SERVING, and calls fail with UNAVAILABLE. Raises PortInUse, and
-    InvalidRequest if the certificates are unusable.
+    `liveness` is SERVING, the other names are NOT_SERVING, and calls fail with UNAVAILABLE. Raises CannotListen,
+    and InvalidRequest if the certificates are unusable.
     """
     health = Health()
     for name in ("", READINESS, *names):
@@ -59,7 +60,7 @@ async def not_serving_yet(settings: ServiceSettings, names: Sequence[str], reaso
     health.set(LIVENESS, SERVING)
     server = grpc.aio.server(handlers=[_Refusing(reason)], options=[("grpc.so_reuseport", 0)])
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    listen(server, f"{settings.host}:{settings.port}", "PORT", credentials_of(settings))
+    add_port(server, settings.host, settings.port, "PORT", credentials_of(settings))
     await server.start()
     admin = None
     try:

@@ -1,13 +1,22 @@
-"""Caches the indexes of collections in memory, updates them by changes, and drops them when memory is short."""
+"""Caches the indexes of collections in memory, updates them by changes, and drops them when memory is short.
+
+1. The cached indexes and the estimates of those that are being built never have more than `max_bytes` together. An
+   index is built after its room is reserved: running builds are awaited, and the least recently used indexes dropped.
+2. The builds of whole collections get their room in order, so that many small ones do not keep a large one waiting.
+3. At most one task changes the index of a collection.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
+from pagantic_common.domain.errors import PreconditionFailed
 from services.context.core.document import CollectionKey
-from services.context.core.search.collection_index import CollectionIndex, IndexChanges
+from services.context.core.search.collection_index import CollectionIndex
 from services.context.ports import ChunkStore
 
 MIN_LIVE_RATIO = 0.5  # An index with a smaller share of live chunks is rebuilt.
@@ -27,8 +36,7 @@ class Indexes:
 
     Args:
         store: The store of the chunks.
-        max_bytes: The memory for cached indexes. The least recently used index is dropped first. The index in use may
-            be larger.
+        max_bytes: The memory for indexes. A larger index is refused.
     """
 
     def __init__(self, store: ChunkStore, max_bytes: int) -> None:
@@ -37,9 +45,15 @@ class Indexes:
         self._kept: OrderedDict[CollectionKey, CollectionIndex] = OrderedDict()
         self._turns: dict[CollectionKey, _Turns] = {}
         self._opening: set[asyncio.Task[CollectionIndex]] = set()
+        self._reserved_bytes = 0
+        self._room_changed = asyncio.Condition()
+        self._line = asyncio.Lock()
 
     async def open(self, key: CollectionKey) -> CollectionIndex:
-        """Return the up-to-date index of the collection. Raises NotFound if the collection does not exist."""
+        """Return the up-to-date index of the collection.
+
+        Raises NotFound if the collection does not exist, and PreconditionFailed if its index is too large.
+        """
         # If the caller is cancelled, the update continues. No other caller may change the same index meanwhile.
         task = asyncio.create_task(self._open(key))
         self._opening.add(task)
@@ -56,15 +70,11 @@ class Indexes:
         turns.users += 1
         try:
             async with turns.lock:
-                index = await self._brought_up_to_date(key)
-                self._kept[key] = index
-                self._kept.move_to_end(key)
+                return await self._brought_up_to_date(key)
         finally:
             turns.users -= 1
             if not turns.users:
                 del self._turns[key]
-        self._drop_old()
-        return index
 
     async def _brought_up_to_date(self, key: CollectionKey) -> CollectionIndex:
         index = self._kept.get(key)
@@ -72,25 +82,53 @@ class Indexes:
             return await self._read_whole(key)
         changes = await self._store.changes_since(key, index.version)
         if changes is None:
+            return await self._read_whole(key)
+        if changes.version == index.version:
+            if key in self._kept:  # it may have been dropped meanwhile
+                self._kept.move_to_end(key)
             return index
-        if changes.is_whole:
-            return await self._start(key, changes)
-        try:
-            index = await asyncio.to_thread(index.apply, changes)
-        except BaseException:
-            self._kept.pop(key, None)  # The index may contain only a part of the changes.
-            raise
+        self._kept.pop(key, None)  # A failure would leave an index that contains only a part of the changes.
+        async with self._room(key, index.size_bytes + changes.size_bytes):
+            index = self._keep(key, await asyncio.to_thread(index.apply, changes))
         if len(index.alive) < MIN_COMPACTED or index.live_count >= MIN_LIVE_RATIO * len(index.alive):
             return index
         return await self._read_whole(key)
 
     async def _read_whole(self, key: CollectionKey) -> CollectionIndex:
-        return await self._start(key, await self._store.read_whole(key))
-
-    async def _start(self, key: CollectionKey, changes: IndexChanges) -> CollectionIndex:
         self._kept.pop(key, None)  # This frees the old index before the new index is built.
-        return await asyncio.to_thread(CollectionIndex(changes.options).apply, changes)
+        size = await self._store.index_bytes(key)
+        async with self._room(key, size, self._line):
+            changes = await self._store.read_whole(key)
+            return self._keep(key, await asyncio.to_thread(CollectionIndex(changes.options).apply, changes))
+
+    def _keep(self, key: CollectionKey, index: CollectionIndex) -> CollectionIndex:
+        self._kept[key] = index
+        self._kept.move_to_end(key)
+        return index
+
+    @asynccontextmanager
+    async def _room(self, key: CollectionKey, size: int, line: asyncio.Lock | None = None) -> AsyncIterator[None]:
+        """Reserve `size` bytes until the block ends, once they are free. Waits in the line, if any, for its turn."""
+        if size > self._max_bytes:
+            raise PreconditionFailed(
+                f"the index of collection {key.name!r} needs {size} bytes of memory, at most {self._max_bytes} are "
+                "allowed (MAX_INDEX_BYTES): divide the documents among several collections"
+            )
+        async with line or nullcontext(), self._room_changed:
+            await self._room_changed.wait_for(lambda: self._reserved_bytes + size <= self._max_bytes)
+            self._reserved_bytes += size
+        try:
+            self._drop_old()
+            yield
+        finally:
+            self._reserved_bytes -= size
+            self._drop_old()
+            async with self._room_changed:
+                self._room_changed.notify_all()
 
     def _drop_old(self) -> None:
-        while len(self._kept) > 1 and sum(index.size_bytes for index in self._kept.values()) > self._max_bytes:
-            self._kept.popitem(last=False)
+        """Drop the least recently used indexes beyond the memory that is not reserved."""
+        kept_bytes = sum(index.size_bytes for index in self._kept.values())
+        while self._kept and kept_bytes + self._reserved_bytes > self._max_bytes:
+            _, index = self._kept.popitem(last=False)
+            kept_bytes -= index.size_bytes

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pagantic_common.domain.chunks import MAX_CHUNKS, Chunk
-from pagantic_common.domain.errors import PreconditionFailed
+from pagantic_common.domain.errors import Overloaded, PreconditionFailed
 from pagantic_common.domain.text.fitting import PrefixedEmbedder, TextEmbedder, embed_ends
+from pagantic_common.telemetry.scope import current_principal
+from pagantic_common.workers.fair_places import FairPlaces
 from services.context.app.expansion import Expanding
 from services.context.app.indexes import Indexes
 from services.context.core.document import CollectionKey, CollectionOptions
 from services.context.core.policy import RetrievalPolicy
+from services.context.core.search.collection_index import CollectionIndex, FilterStopped
+from services.context.core.search.lexical_index import Mask
 from services.context.core.search.terms import query_term_ids
 from services.context.core.search.vector_index import Vector
 from services.context.core.searching import Hit, Query, find_best
@@ -21,6 +27,9 @@ from services.context.ports import ChunkStore, StoredChunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 512  # The id, the numbers and the field names of a chunk take at most this many bytes.
+FILTERS_AT_ONCE: Final = 2
+MAX_FILTER_S: Final = 5.0
+FILTER_RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class Retrieval:
         self._indexes = indexes
         self._embedder = embedder
         self._expanding = Expanding(chunks)
+        self._filters = FairPlaces(FILTERS_AT_ONCE, of_owner=1, resource="the evaluation of a filter")
 
     async def retrieve(
         self, tenant: str, query: str, policy: RetrievalPolicy, more_queries: Sequence[str] = ()
@@ -56,12 +66,39 @@ class Retrieval:
         limit = MAX_CHUNKS
         if policy.max_chunks > 0:
             limit = min(policy.max_chunks, MAX_CHUNKS)
-        hits = await asyncio.to_thread(find_best, index, searched, policy, limit)
+        allowed = await self._allowed(index, policy)
+        hits = await asyncio.to_thread(find_best, index, searched, policy, limit, allowed)
         chunks = await self._read(hits, policy, policy.score_kind_of(len(searched)))
         unembedded = 0
         if policy.embeds_query:
             unembedded = index.live_count - index.embedded_count
         return Found(tuple(within_reply(chunks)), unembedded)
+
+    async def _allowed(self, index: CollectionIndex, policy: RetrievalPolicy) -> Mask:
+        """Return the mask of the chunks that the policy's filter selects. Raises Overloaded if that takes too long.
+
+        A new filter is evaluated for every document, and the library holds the interpreter lock meanwhile. So few
+        filters are evaluated at once, at most one of a tenant, and an evaluation ends when its caller leaves.
+        """
+        expression = policy.compiled_filter()
+        if index.has_evaluated(expression):
+            return index.allowed(expression)
+        async with self._filters.place(current_principal().sharing_tenant):
+            ends_at_s, has_left = time.monotonic() + MAX_FILTER_S, threading.Event()
+
+            def must_stop() -> bool:
+                return has_left.is_set() or time.monotonic() >= ends_at_s
+
+            try:
+                return await asyncio.to_thread(index.allowed, expression, must_stop)
+            except FilterStopped as stopped:
+                raise Overloaded(
+                    f"policy.filter was evaluated for {stopped.done} of {stopped.total} documents within "
+                    f"{MAX_FILTER_S:g} s: send the request again to go on, or write a filter that takes fewer steps",
+                    retry_after_s=FILTER_RETRY_S,
+                ) from None
+            finally:
+                has_left.set()
 
     async def _queries(
         self, options: CollectionOptions, texts: Sequence[str], policy: RetrievalPolicy

@@ -15,6 +15,7 @@ from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
+MAX_COLLECTION_METADATA_BYTES = 64 * 1024 * 1024  # of sources and metadata in UTF-8, which every index holds in memory
 NUL = "\0"  # PostgreSQL cannot store text that contains this character.
 
 
@@ -26,6 +27,11 @@ class Document:
     content: str
     metadata_json: str = ""
     outline: Outline = field(default_factory=Outline)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """The size of source and metadata in UTF-8, which counts towards MAX_COLLECTION_METADATA_BYTES."""
+        return len(self.source.encode()) + len(self.metadata_json.encode())
 
     @property
     def digest(self) -> str:

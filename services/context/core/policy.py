@@ -10,6 +10,7 @@ from enum import StrEnum
 from pagantic_common.domain.chunks import MAX_NEIGHBOURS, MAX_SMOOTHING, check_min_score
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.ranking import Fusion
+from pagantic_common.grammar.expressions import Expression
 from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
@@ -66,6 +67,12 @@ class RetrievalPolicy:
         """Whether the query is embedded."""
         return self.retriever in (Retriever.VECTOR, Retriever.HYBRID)
 
+    def compiled_filter(self) -> Expression | None:
+        """Return the compiled filter, or None for a policy without a filter. Raises InvalidRequest if it is invalid."""
+        if not self.filter:
+            return None
+        return compile_filter("policy.filter", self.filter)
+
     def score_kind_of(self, query_count: int) -> str:
         """Return the score_kind of the chunks that a search with `query_count` queries finds."""
         if query_count > 1:
@@ -100,8 +107,7 @@ class RetrievalPolicy:
             raise InvalidRequest(
                 f"policy.expansion.neighbours is {self.expansion.neighbours}: it must be 0 to {MAX_NEIGHBOURS}"
             )
-        if self.filter:
-            compile_filter("policy.filter", self.filter)
+        self.compiled_filter()
 
 
 def _check_more_queries(queries: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ from pagantic_common.domain.text.ranking import (
 from services.context.core.policy import RetrievalPolicy, Retriever
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.core.search.lexical_index import Mask
-from services.context.core.search.metadata_filter import compile_filter
 from services.context.core.search.terms import TermIds
 from services.context.core.search.vector_index import NO_VECTOR, Vector
 
@@ -63,14 +62,14 @@ def _ranked(order: Order, scores: Scores) -> _Ranked:
     return _Ranked(order[best_first], scores[best_first])
 
 
-def find_best(index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, limit: int) -> list[Hit]:
-    """Return at most `limit` chunks, best first. Ties are in the order of storage, and of duplicates the first is kept.
+def find_best(
+    index: CollectionIndex, queries: Sequence[Query], policy: RetrievalPolicy, limit: int, allowed: Mask
+) -> list[Hit]:
+    """Return at most `limit` of the allowed chunks, best first.
 
-    The rankings of several queries are fused by reciprocal rank, and each ranking has the same weight.
+    Ties are in the order of storage, and of duplicates the first is kept. The rankings of several queries are fused by
+    reciprocal rank, and each ranking has the same weight.
     """
-    allowed = index.alive
-    if policy.filter:
-        allowed = index.allowed(compile_filter("policy.filter", policy.filter))
     count = _candidate_count(policy, limit, len(queries))
     answers = [_answer(index, query, policy, allowed, count) for query in queries]
     ranking = answers[0]

@@ -49,14 +49,23 @@ HASHED_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A conversion of the embedding model: the type of the matrices, and the SHA-256 of the result."""
+    """A conversion of the embedding model: the type of the matrices, and the SHA-256 and the identity of the result."""
 
     matrices: MatrixType
     sha256: str
+    identity: str
 
 
-FLOAT16 = Conversion("float16", "6f7c0d7128920ee5c4acf0925a39a1b750562c02f798a33d8d21657b6d4b6d03")
-BFLOAT16 = Conversion("bfloat16", "005a20cbbe4e03d9838137b972fe7294e0c2fe88c456f3e2c394dbbc904abae2")
+FLOAT16 = Conversion(
+    "float16",
+    "6f7c0d7128920ee5c4acf0925a39a1b750562c02f798a33d8d21657b6d4b6d03",
+    "fe2b6487a66ea03c7b11fad7e658a27fede279bfa866ea87ab42368f105826c2",
+)
+BFLOAT16 = Conversion(
+    "bfloat16",
+    "005a20cbbe4e03d9838137b972fe7294e0c2fe88c456f3e2c394dbbc904abae2",
+    "54e0401f8708bda42c2e6ba13097bdc8f35299583e020b6664f6b31d32358f64",
+)
 
 
 def is_installed() -> bool:
@@ -70,7 +79,8 @@ def is_installed() -> bool:
 
 def describe_embedding_model(*, context_tokens: int) -> ModelInfo:
     """Return the model's description, without its weights."""
-    return ModelInfo(ALIAS, min(context_tokens, WINDOW_TOKENS), (CAPABILITY,))
+    window = min(context_tokens, WINDOW_TOKENS)
+    return ModelInfo(ALIAS, window, (CAPABILITY,), SIZE_BYTES, fastest_conversion().identity)
 
 
 def fastest_conversion() -> Conversion:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from glob import escape
@@ -18,6 +20,7 @@ from pagantic_common.models.digest import sha256_of
 from pagantic_common.models.kinds import CHAT_CAPABILITIES, SCORE_PAIRS, capabilities_of, trained_window
 from services.inference.adapters.llama.weights import forward_logs, read_metadata
 
+IDENTIFYING_BYTES = 16 * 1024 * 1024  # of each part; most descriptions are smaller, the vocabulary included
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts itself
 _HEADS = (b"cls.weight", b"cls.output.weight")  # a classification head has at least one of these tensors
 
@@ -45,6 +48,8 @@ def describe_model(path: Path, *, alias: str, context_tokens: int, projector: Pa
         info = _describe(model, path, alias, context_tokens)
     finally:
         llama_cpp.llama_model_free(model)
+    parts = parts_of(path)
+    info = replace(info, size_bytes=sum(part.stat().st_size for part in parts), digest=identity_of(parts))
     if projector is None:
         return info
     _check_projector(info, projector)
@@ -99,12 +104,30 @@ def draft_model_bytes(path: Path) -> int:
 
 def digest_of(path: Path) -> str:
     """Return a digest that identifies a model, computed from the hash of its file or from the hashes of its parts."""
+    return " ".join(sha256_of(part) for part in parts_of(path))
+
+
+def identity_of(parts: Sequence[Path]) -> str:
+    """Return the SHA-256, in hexadecimal, of the sizes and the beginnings of a model's parts.
+
+    The beginnings have the model's description and its first weights. To read all of a large model takes minutes, and a
+    service describes its models whenever it starts.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{part.stat().st_size}\n".encode())
+        with part.open("rb") as file:
+            digest.update(file.read(IDENTIFYING_BYTES))
+    return digest.hexdigest()
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return the files of a model, given its file or its first part."""
     part_name = _PART.search(path.name)
     if not part_name:
-        return sha256_of(path)
+        return [path]
     beginning, ending = path.name[: part_name.start()], path.name[part_name.end() - len("-00001.gguf") :]
-    parts = sorted(path.parent.glob(f"{escape(beginning)}-?????-of{ending}"))
-    return " ".join(sha256_of(part) for part in parts)
+    return sorted(path.parent.glob(f"{escape(beginning)}-?????-of{ending}"))
 
 
 def _describe(model: llama_cpp.llama_model_p, path: Path, alias: str, context_tokens: int) -> ModelInfo:

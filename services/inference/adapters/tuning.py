@@ -8,20 +8,20 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, PreconditionFailed
+from pagantic_common.run import command
 from pagantic_common.settings import cache_folder
 from pagantic_common.telemetry.logging import get_logger
 from services.inference.adapters.machine import CpuClock, core_count, cpu_name, free_memory_bytes, spare_cores
 from services.inference.core.tuning import Choice, Measurements, Round, Tuning, Way
 from services.inference.ports import MeasuringFailed
 
-PROBE = "services.inference.adapters.tuning_probe"
+PROBE = f"{__package__}.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
 OBSERVATION_S = 1.0
@@ -210,10 +210,7 @@ async def _start(
         "nice": NICENESS if threads else 0,
     }
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        PROBE,
-        json.dumps(order),
+        *command(PROBE, json.dumps(order)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -160,7 +160,7 @@ class AnswerStream:
         self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock, started_s: float
     ) -> None:
         self._started = started
-        self._is_enforced = form.is_enforced
+        self._form = form
         self._answers = [_Answer(_new_parser(form)) for _ in range(candidate_count)]
         self._clock = clock
         self._times = RequestTimes(started_s, clock.monotonic_s())
@@ -242,19 +242,26 @@ class AnswerStream:
         parser = self._answers[event.candidate].parser
         if pieces := parser.finish():
             deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
-        reason = event.finish_reason
-        if reason is FinishReason.STOP and (parser.is_broken or (self._is_enforced and not parser.calls)):
-            raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
-        if reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
-            reason = FinishReason.TOOL
+        # Where calls are only offered, the matcher is satisfied by calls that it held.
+        is_satisfied, form = event.constraint_satisfied, self._form
         return CandidateEnd(
             event.candidate,
-            reason,
+            self._finish_reason(event, parser),
             event.output_tokens,
             parser.calls,
-            event.constraint_satisfied,
+            is_satisfied and not form.only_offers_calls,
             event.matched_stop,
+            calls_held=is_satisfied and form.holds_arguments and bool(parser.calls),
         )
+
+    def _finish_reason(self, event: Ended, parser: AnswerParser) -> FinishReason:
+        is_call_missing = parser.is_broken or (self._form.is_enforced and not parser.calls)
+        was_stopped = isinstance(event.matched_stop, str)  # The caller's stop text may end a call early.
+        if event.finish_reason is FinishReason.STOP and is_call_missing and not was_stopped:
+            raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+        if event.finish_reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
+            return FinishReason.TOOL
+        return event.finish_reason
 
     def _usage(self, event: Finished) -> TokenUsage:
         return TokenUsage(

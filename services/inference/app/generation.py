@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import current_principal
 from services.inference.app.answer_stream import AnswerStream
 from services.inference.app.prefix_storage import Submission
 from services.inference.app.preparation import Preparation
 from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
+from services.inference.core.answers.call_matcher import CallForm
 from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
-from services.inference.core.prompts import call_constraint
+from services.inference.core.prompts import call_constraint, call_form_constraint, shown_tools
 from services.inference.core.request_check import MAX_CANDIDATES
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
@@ -180,11 +181,25 @@ class Generation:
             if constraint is not None:
                 raise InvalidRequest("a constraint and an enforced tool_choice cannot both bind the output")
             constraint = await self.preparation.run(call_constraint, request.prompt)
-        matcher = None
+        matcher = offered_call = None
         if constraint is not None:
             matcher = await self._constraints.start(constraint)
+        elif isinstance(request.prompt, ChatPrompt) and shown_tools(request.prompt):
+            offered_call = await self._offered_call(request.prompt)
         images = await self.preparation.encode_images(request.prompt)
-        return await self.preparation.run(self._requests.prepare, request, matcher, images)
+        return await self.preparation.run(self._requests.prepare, request, matcher, images, offered_call)
+
+    async def _offered_call(self, prompt: ChatPrompt) -> CallForm | None:
+        """Return the form of a call that the model may make.
+
+        Arguments that the decoder cannot hold to their schemas stay free. Returns None if the decoder can hold nothing
+        now, because a request that demands no call must not fail for it.
+        """
+        for constraint_of, holds_arguments in ((call_constraint, True), (call_form_constraint, False)):
+            constraint = await self.preparation.run(constraint_of, prompt, self._requests.arguments_key)
+            with suppress(InvalidRequest, Overloaded, Unavailable):
+                return CallForm(await self._constraints.start(constraint), holds_arguments)
+        return None
 
     def _check_size(self, prompt: Prompt) -> None:
         match prompt:

@@ -291,7 +291,9 @@ class Models:
         if entry is None:
             aliases = ", ".join(map(repr, self._entries))
             raise InvalidRequest(
-                f"no engine serves model {alias!r}: this service has {aliases}", code=ErrorCode.CONFIG_NO_ENGINE
+                f"no engine serves model {alias!r}: this service has {aliases}",
+                code=ErrorCode.CONFIG_NO_ENGINE,
+                details={"unknown_model": alias},
             )
         return entry
 
@@ -299,7 +301,7 @@ class Models:
         """Return the alias of a model with a capability. An empty `alias` selects the first such model."""
         able = [name for name, entry in self._entries.items() if capability in entry.spec.info.capabilities]
         if not able:
-            raise InvalidRequest(next_step, code=ErrorCode.CONFIG_NO_ENGINE)
+            raise InvalidRequest(next_step, code=ErrorCode.CONFIG_NO_ENGINE, details={"missing_capability": capability})
         if not alias:
             return able[0]
         if alias in able or alias not in self._entries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.scope import current_deadline, current_principal
 from services.inference.core.answers.answer import AnswerForm
-from services.inference.core.answers.dialect import VERBATIM, dialect_of
+from services.inference.core.answers.call_matcher import CallForm, CallMatcher
+from services.inference.core.answers.dialect import VERBATIM, ToolFormat, dialect_of
 from services.inference.core.answers.reasoning import with_reasoning
 from services.inference.core.decoding.images import IMAGE_TOKEN, EncodedImage, ImageSpan, lay_out
 from services.inference.core.decoding.output import Matcher, SampledOutput
@@ -33,6 +34,7 @@ from services.inference.core.prompts import (
     SharedPrompts,
     template_input,
     with_image_marks,
+    with_joined_neighbours,
     with_joined_system,
 )
 from services.inference.core.scheduling.branches import DecodeRequest
@@ -84,7 +86,7 @@ class PromptTokenizer:
         if isinstance(prompt, str):
             tokens = self._engine.tokenize(prompt, add_special=True, parse_special=True)
             return PromptTokens(tokens, AnswerForm(VERBATIM))
-        rendered = template_input(prompt, knows_tools=self._template.knows_tools)
+        rendered = template_input(prompt.shown, knows_tools=self._template.knows_tools)
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)
         try:
             messages = with_image_marks(guard.hide(rendered.messages))
@@ -123,7 +125,7 @@ class PromptTokenizer:
         if isinstance(prompt, str):
             return self.tokenize(prompt).tokens, [self._tokenize(ending, is_markup=False) for ending in endings]
         guard = ControlTextGuard(self._engine.vocabulary.control_texts)
-        messages = guard.hide(template_input(prompt, knows_tools=self._template.knows_tools).messages)
+        messages = guard.hide(template_input(prompt.shown, knows_tools=self._template.knows_tools).messages)
         messages[-1]["content"] += PLACE
         before, *after = self._render(messages, [], _THINKS[ReasoningMode.OFF]).split(PLACE)
         if len(after) != 1:
@@ -133,6 +135,13 @@ class PromptTokenizer:
         return self._tokens_of(guard, before), [
             self._tokens_of(guard, guard.hide(ending) + after[0]) for ending in endings
         ]
+
+    @property
+    def arguments_key(self) -> str:
+        """The key of the arguments in the calls of this model."""
+        if self._dialect.tool_format is ToolFormat.LLAMA3 and self._template.knows_tools:
+            return "parameters"
+        return "arguments"
 
     def system_prefix(self, text: str) -> list[int]:
         """Return the first tokens that all conversations share if their system message begins with `text`."""
@@ -160,14 +169,25 @@ class PromptTokenizer:
         return self._engine.tokenize(text, add_special=False, parse_special=is_markup)
 
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
-        """Render a conversation. If the template rejects later system messages, join them at the beginning."""
+        """Render a conversation.
+
+        If the template rejects it, all system messages are joined at the beginning, and then the neighbours of one
+        role, because many templates take a single system message or require that users and assistants take turns.
+        """
         try:
             return self._template.render(messages, tools, thinks=thinks)
-        except InvalidRequest:
-            joined = with_joined_system(messages)
+        except InvalidRequest as error:
+            rejection = error
+        for join in (with_joined_system, with_joined_neighbours):
+            joined = join(messages)
             if joined == messages:
-                raise
-            return self._template.render(joined, tools, thinks=thinks)
+                continue
+            messages = joined
+            try:
+                return self._template.render(messages, tools, thinks=thinks)
+            except InvalidRequest as error:
+                rejection = error
+        raise rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +237,17 @@ class RequestPreparer:
         """Return the length of the prompt's prefix that all tenants share in the cache."""
         return self._shared.shared_length(tokens)
 
+    @property
+    def arguments_key(self) -> str:
+        """The key of the arguments in the calls of this model."""
+        return self._prompts.arguments_key
+
     def prepare(
-        self, request: InferenceRequest, matcher: Matcher | None, images: Sequence[EncodedImage] = ()
+        self,
+        request: InferenceRequest,
+        matcher: Matcher | None,
+        images: Sequence[EncodedImage] = (),
+        offered_call: CallForm | None = None,
     ) -> PreparedRequest:
         """Return a request that is ready to be decoded.
 
@@ -226,6 +255,7 @@ class RequestPreparer:
             request: The request.
             matcher: Enforces the request's constraint or its tool call.
             images: The images of the request's messages, in order.
+            offered_call: Holds the calls of a model that may, but need not, call a tool. Only without `matcher`.
 
         Raises InvalidRequest, with the code INFERENCE_CONTEXT_EXCEEDED if the prompt does not fit into the context
         window.
@@ -238,9 +268,9 @@ class RequestPreparer:
         seed = request.seed
         if seed is None:
             seed = self._new_seed()
-        form = prompt.form
-        if request.constraint is not None:
-            form = form.under_constraint()
+        form = _form_of_answers(prompt.form, request, offered_call)
+        if offered_call is not None:
+            matcher = CallMatcher(offered_call.matcher, form.dialect, self._engine.vocabulary, self._tokenize_text)
         output = self._output(request, prompt, form, matcher, max_tokens)
         draws = tuple(_random_stream(seed + index) for index in range(request.candidate_count))
         said_text = output.resume(request.said_tokens, draws[0]) if request.said_tokens else ""
@@ -292,6 +322,9 @@ class RequestPreparer:
             top_logprobs=request.top_logprobs,
         )
 
+    def _tokenize_text(self, text: str) -> list[int]:
+        return self._engine.tokenize(text, add_special=False, parse_special=False)
+
     def _tokenize_control(self, text: str) -> list[int]:
         return self._engine.tokenize(text, add_special=False, parse_special=True)
 
@@ -316,6 +349,15 @@ class RequestPreparer:
             code=ErrorCode.INFERENCE_CONTEXT_EXCEEDED,
             details={"prompt_tokens": prompt_tokens, "max_tokens": max_tokens, "context_window": window},
         )
+
+
+def _form_of_answers(form: AnswerForm, request: InferenceRequest, offered_call: CallForm | None) -> AnswerForm:
+    """Return a prompt's form of answers under what the decoder enforces."""
+    if request.constraint is not None:
+        return form.under_constraint()
+    if offered_call is not None:
+        return replace(form, holds_arguments=offered_call.holds_arguments)
+    return replace(form, holds_arguments=form.is_enforced)
 
 
 def _random_stream(seed: int) -> Callable[[], float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
@@ -54,6 +54,12 @@ class ChatPrompt:
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+
+    @property
+    def shown(self) -> ChatPrompt:
+        """The prompt without empty messages. The last message stays, because an ending may be added to it."""
+        *earlier, last = self.messages
+        return replace(self, messages=(*(message for message in earlier if message.is_shown), last))
 
     def texts(self) -> Iterator[str]:
         """Yield the texts that every template includes in the prompt."""

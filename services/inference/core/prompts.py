@@ -8,8 +8,8 @@ control texts of messages behind a marker while the template renders. Afterwards
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -20,6 +20,11 @@ from pagantic_common.grammar.json_schema import at_path
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
+_CALL_OBJECT = '{"name": <function>, "arguments": {<parameters>}}'
+_CALL_DEMANDED = f"Answer with one JSON object: {_CALL_OBJECT}"
+_CALL_OFFERED = (
+    f"To call a function, answer with one JSON object and nothing else: {_CALL_OBJECT}. Otherwise answer in words."
+)
 # A mark encloses the number of a hidden text in these private-use characters. The guard hides these characters too, so
 # that no message can contain a mark.
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -39,15 +44,14 @@ class TemplateInput:
 def template_input(prompt: ChatPrompt, *, knows_tools: bool) -> TemplateInput:
     """Return the template's input for a conversation. Raises InvalidRequest if a tool of the tool choice is missing.
 
-    If the template does not support tools, the model may call a tool only if the decoder enforces the call.
+    If the template does not support tools, a system message describes them.
     """
     tools = shown_tools(prompt)
     names = tuple(tool.name for tool in tools)
     if knows_tools:
         return TemplateInput(template_messages(prompt.messages), template_tools(tools), names)
-    if prompt.tool_choice.is_enforced:
-        return TemplateInput(plain_messages(prompt.messages, tools), [], names)
-    return TemplateInput(plain_messages(prompt.messages, ()), [], ())
+    messages = plain_messages(prompt.messages, tools, is_enforced=prompt.tool_choice.is_enforced)
+    return TemplateInput(messages, [], names)
 
 
 def template_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -112,35 +116,99 @@ def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [{"role": Role.SYSTEM.value, "content": "\n\n".join(system)}, *others]
 
 
-def plain_messages(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def with_joined_neighbours(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages in which users and assistants take turns: neighbours of one role are joined by a blank line.
+
+    The contents must be texts. Results of tools stay apart.
+    """
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        if not joined or joined[-1]["role"] != message["role"] or message["role"] == Role.TOOL.value:
+            joined.append(message)
+            continue
+        last = joined[-1] = {**joined[-1]}
+        for name in ("content", "reasoning_content"):
+            if texts := [text for text in (last.get(name), message.get(name)) if text]:
+                last[name] = "\n\n".join(texts)
+        if calls := [*last.get("tool_calls", ()), *message.get("tool_calls", ())]:
+            last["tool_calls"] = calls
+    return joined
+
+
+def plain_messages(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], *, is_enforced: bool
+) -> list[dict[str, Any]]:
     """Return messages for a template that does not support tools, with calls and results written as text.
 
-    A system message describes `tools`. The decoder will enforce a call of one of these tools.
+    A system message describes `tools`. With `is_enforced`, the decoder will enforce a call of one of these tools.
+    Otherwise earlier calls are written in words, because small models copy a call that they see in place of an answer:
+    beside their results while tools can be called, so that no model copies the words in place of a call.
     """
-    rendered = [_plain_message(message) for message in messages]
     if not tools:
-        return rendered
-    described = _describe(tools)
+        return [_plain_message(message, _call_in_words) for message in messages]
+    if is_enforced:
+        rendered = [_plain_message(message, _call_object) for message in messages]
+    else:
+        rendered = _messages_with_told_calls(messages)
+    described = _describe(tools, is_enforced=is_enforced)
     if rendered and rendered[0]["role"] == Role.SYSTEM.value:
         rendered[0]["content"] += "\n\n" + described
         return rendered
     return [{"role": Role.SYSTEM.value, "content": described}, *rendered]
 
 
-def _plain_message(message: Message) -> dict[str, Any]:
+def _messages_with_told_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return plain messages in which each result names its call. Only calls without a result are objects."""
+    calls = {call.id: call for message in messages for call in message.tool_calls}
+    answered = {message.tool_call_id for message in messages}
+    rendered: list[dict[str, Any]] = []
+    for message in messages:
+        if message.tool_call_id in calls:
+            rendered.append(_result_of_call(message, calls[message.tool_call_id]))
+            continue
+        rest = replace(message, tool_calls=tuple(call for call in message.tool_calls if call.id not in answered))
+        if rest.is_shown or not message.tool_calls:
+            rendered.append(_plain_message(rest, _call_object))
+    return rendered
+
+
+def _result_of_call(result: Message, call: ToolCall) -> dict[str, Any]:
+    arguments = _arguments_in_words(call)
+    called = f"{result.name} ({arguments})" if arguments else result.name
+    return {"role": Role.USER.value, "content": f"Result of {called}: {result.content}"}
+
+
+def _plain_message(message: Message, write_call: Callable[[ToolCall], str]) -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": Role.USER.value, "content": f"Result of {message.name}: {message.content}"}
     if message.images:
         return {"role": message.role.value, "content": _content(message)}
-    calls = [dump_json({"name": call.name, "arguments": _arguments(call)}) for call in message.tool_calls]
-    parts = [message.content, *calls]
+    parts = [message.content, *map(write_call, message.tool_calls)]
     return {"role": message.role.value, "content": "\n".join(part for part in parts if part)}
 
 
-def _describe(tools: Sequence[ToolDefinition]) -> str:
+def _call_object(call: ToolCall) -> str:
+    return dump_json({"name": call.name, "arguments": _arguments(call)})
+
+
+def _call_in_words(call: ToolCall) -> str:
+    arguments = _arguments_in_words(call)
+    return f"Called {call.name}: {arguments}" if arguments else f"Called {call.name}."
+
+
+def _arguments_in_words(call: ToolCall) -> str:
+    arguments = _arguments(call)
+    if not isinstance(arguments, dict):
+        return str(arguments)
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else dump_json(value)}" for name, value in arguments.items()
+    )
+
+
+def _describe(tools: Sequence[ToolDefinition], *, is_enforced: bool) -> str:
     lines = ["You can call these functions:"]
     lines += [f"- {tool.name}: {tool.description} Parameters: {_outline(tool.parameters_json)}" for tool in tools]
-    lines.append('Answer with one JSON object: {"name": <function>, "arguments": {<parameters>}}')
+    lines.append(_CALL_DEMANDED if is_enforced else _CALL_OFFERED)
     return "\n".join(lines)
 
 
@@ -195,10 +263,18 @@ def shown_tools(prompt: ChatPrompt) -> tuple[ToolDefinition, ...]:
     return offered_tools(prompt.tools, prompt.tool_choice)
 
 
-def call_constraint(prompt: ChatPrompt) -> Constraint:
-    """Return the constraint for an enforced call. Raises InvalidRequest if no tool can be called."""
+def call_constraint(prompt: ChatPrompt, arguments_key: str = "arguments") -> Constraint:
+    """Return the constraint for a call object. Raises InvalidRequest if no tool can be called."""
     tools = offered_tools(prompt.tools, prompt.tool_choice)
-    return Constraint(ConstraintKind.SCHEMA, call_schema(tools))
+    return Constraint(ConstraintKind.SCHEMA, call_schema(tools, arguments_key))
+
+
+def call_form_constraint(prompt: ChatPrompt, arguments_key: str = "arguments") -> Constraint:
+    """Return the constraint for a call object with any arguments. Raises InvalidRequest if no tool can be called."""
+    tools = offered_tools(prompt.tools, prompt.tool_choice)
+    return Constraint(
+        ConstraintKind.SCHEMA, call_schema([replace(tool, parameters_json="") for tool in tools], arguments_key)
+    )
 
 
 def parameters_of(tool: ToolDefinition) -> Any:
@@ -208,20 +284,21 @@ def parameters_of(tool: ToolDefinition) -> Any:
     return parse_json(tool.parameters_json, is_rewritable=True)
 
 
-def call_schema(tools: Sequence[ToolDefinition]) -> str:
+def call_schema(tools: Sequence[ToolDefinition], arguments_key: str = "arguments") -> str:
     """Return the JSON Schema, as text, of a call of one of `tools`. The name comes before the arguments."""
     if len(tools) == 1:
-        return dump_json(_variant(tools[0], ""))
-    return dump_json({"anyOf": [_variant(tool, f"/anyOf/{index}") for index, tool in enumerate(tools)]})
+        return dump_json(_variant(tools[0], "", arguments_key))
+    variants = [_variant(tool, f"/anyOf/{index}", arguments_key) for index, tool in enumerate(tools)]
+    return dump_json({"anyOf": variants})
 
 
-def _variant(tool: ToolDefinition, path: str) -> dict[str, Any]:
+def _variant(tool: ToolDefinition, path: str, arguments_key: str) -> dict[str, Any]:
     """Return the schema for a call of one tool, for use at a path of a larger schema."""
-    arguments = at_path(parameters_of(tool), f"{path}/properties/arguments")
+    arguments = at_path(parameters_of(tool), f"{path}/properties/{arguments_key}")
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": arguments},
-        "required": ["name", "arguments"],
+        "properties": {"name": {"const": tool.name}, arguments_key: arguments},
+        "required": ["name", arguments_key],
         "additionalProperties": False,
     }
 

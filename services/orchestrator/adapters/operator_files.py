@@ -262,6 +262,11 @@ def _load(kind: str, path: str) -> CustomStep:
     module_name, _, function_name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(
+            f"{where}, which cannot be imported: {error}: install its package, or name its folder in PYTHONPATH; the "
+            "current folder is not searched"
+        ) from None
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidRequest(f"{where}, which cannot be imported: {error}") from None
     if not inspect.iscoroutinefunction(function):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id, require_printable
-from pagantic_common.domain.messages import Message
+from pagantic_common.domain.images import check_count
+from pagantic_common.domain.messages import Message, check_message, check_stored_message, count_images
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.app.running.recorded import read_recorded
 from services.orchestrator.core.execution.events import Event
@@ -28,7 +29,7 @@ from services.orchestrator.ports.journal import (
 from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 
 MAX_AT_ONCE = 1000  # maximum number of events or messages
-MAX_APPENDED = 100  # maximum number of messages
+MAX_CHANGED = 100  # maximum number of messages that are appended at once, and that are replaced at once
 PAGE_BYTES = 2 * 1024 * 1024  # Clients accept twice this size. A larger event, message or step is returned alone.
 
 
@@ -135,11 +136,17 @@ class History:
         return await self._journal.list_sessions(tenant=tenant, limit=limit, after=page_token, state_key=state_key)
 
     async def update_session(
-        self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], appended: Sequence[Message] = ()
+        self,
+        key: SessionKey,
+        values: Mapping[str, str],
+        removed: Sequence[str],
+        appended: Sequence[Message] = (),
+        replaced: Mapping[int, Message] = MappingProxyType({}),
     ) -> SessionRecord:
-        """Set and remove JSON values of a session, and append messages. Creates the session if needed.
+        """Set and remove JSON values of a session, and append and replace messages. Creates the session if needed.
 
-        Raises Aborted if messages are appended while a turn of the session runs.
+        The keys of `replaced` are positions in the conversation before messages are appended. Raises Aborted if
+        messages are appended or replaced while a turn of the session runs.
         """
         _checked_session(key)
         for name, text in values.items():
@@ -148,8 +155,10 @@ class History:
             require_id("removed_keys", name)
         if len(values) + len(removed) > MAX_STATE_VALUES:
             raise InvalidRequest(f"more than {MAX_STATE_VALUES} values are changed at once")
-        if len(appended) > MAX_APPENDED:
-            raise InvalidRequest(f"appended_messages has {len(appended)} entries, at most {MAX_APPENDED} are taken")
+        _check_changed("appended_messages", dict(enumerate(appended)), check_message)
+        _check_changed("replaced_messages", replaced, check_stored_message)
+        if replaced:
+            await self._journal.replace_messages(key, replaced)
         updated = await self._journal.update_state(key, values, removed)
         if appended:
             updated = await self._journal.append_messages(key, appended)
@@ -197,6 +206,15 @@ def _at_least_0(field: str, value: int) -> int:
 
 def _optional_id(field: str, value: str) -> str:
     return value and require_id(field, value)
+
+
+def _check_changed(field: str, messages: Mapping[int, Message], check: Callable[[Message, int, str], None]) -> None:
+    """Raise InvalidRequest for too many messages, and for a message with which no later turn could run."""
+    if len(messages) > MAX_CHANGED:
+        raise InvalidRequest(f"{field} has {len(messages)} entries, at most {MAX_CHANGED} are taken")
+    for position, message in messages.items():
+        check(message, position, field)
+    check_count(count_images(tuple(messages.values())))
 
 
 def _check_value(key: str, text: str) -> None:

@@ -301,6 +301,13 @@ class Conversations(Changes, Protocol):
         Raises Aborted while an execution has the session's turn.
         """
 
+    async def replace_messages(self, key: SessionKey, messages: Mapping[int, Message]) -> SessionRecord:
+        """Replace messages of a conversation by their positions, and return the conversation without its messages.
+
+        The next turn renews a summary of one of them. Raises InvalidRequest, and replaces nothing, if the
+        conversation does not have a position, and Aborted while an execution has the session's turn.
+        """
+
     async def delete_session(self, key: SessionKey) -> None:
         """Delete a conversation and those of its executions that are not running.
 

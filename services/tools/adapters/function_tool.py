@@ -18,15 +18,21 @@ from pydantic_core import to_json
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
 from pagantic_common.grammar.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
 from pagantic_common.tools import FunctionTool, ToolContext
-from services.tools.ports import Report
+from pagantic_common.workers.fair_places import keep_place_until
+from services.tools.ports import Report, make_places
 
 
 class FunctionToolAdapter:
-    """Calls a function. An async function runs in the event loop, and any other function runs in a separate thread."""
+    """Calls a function. An async function runs in the event loop, and any other function runs in a separate thread.
+
+    A function may ask other systems, so it counts as remote.
+    """
+
+    is_remote = True
 
     def __init__(self, tool: FunctionTool[..., Any]) -> None:
         self._tool = tool
-        self._places = asyncio.Semaphore(tool.max_concurrent)
+        self.places = make_places(tool.max_concurrent, max(1, tool.max_concurrent * 3 // 4))
         self._abandoned: set[Future[str]] = set()  # calls without a waiting caller
 
     @property
@@ -42,10 +48,7 @@ class FunctionToolAdapter:
         return f"{len(self._abandoned)} of its calls were given up and still run"
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error.
-
-        Calls beyond the configured limit of the tool wait.
-        """
+        """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error."""
         context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report))
         try:
             values = self._tool.parameters.read(arguments)
@@ -54,7 +57,9 @@ class FunctionToolAdapter:
         if self._tool.parameters.context_name:
             values[self._tool.parameters.context_name] = context
         try:
-            return await self._call(values)
+            if self._tool.is_async:
+                return _text_of(await self._tool.function(**values))
+            return await self._call_in_thread(values)
         except (SystemExit, KeyboardInterrupt) as error:
             raise _as_error(error) from error
         except asyncio.CancelledError as error:
@@ -65,38 +70,24 @@ class FunctionToolAdapter:
         finally:
             context.cancel()
 
-    async def _call(self, taken: Mapping[str, Any]) -> str:
-        if not self._tool.is_async:
-            return await self._call_in_thread(taken)
-        async with self._places:
-            return _text_of(await self._tool.function(**taken))
-
-    async def _call_in_thread(self, taken: Mapping[str, Any]) -> str:
-        """Call the function in a thread. It holds its slot until the function returns, even if the caller has left."""
+    async def _call_in_thread(self, values: Mapping[str, Any]) -> str:
+        """Call the function in a thread. It keeps its place until the function returns, even if the caller has left."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         future: Future[str] = Future()
 
         def work() -> None:
             try:
-                future.set_result(_text_of(context.run(self._tool.function, **taken)))
+                future.set_result(_text_of(context.run(self._tool.function, **values)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(_as_error(error))
             with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(leave)
+                loop.call_soon_threadsafe(self._abandoned.discard, future)
 
-        def leave() -> None:
-            self._abandoned.discard(future)
-            self._places.release()
-
-        await self._places.acquire()
         future.set_running_or_notify_cancel()
         # A function that never returns must not prevent the service from ending.
         thread = threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the process may be out of threads
-            self._places.release()
-            raise
+        thread.start()  # raises RuntimeError if the process is out of threads
+        keep_place_until(future)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:

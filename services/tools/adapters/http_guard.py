@@ -14,7 +14,9 @@ from typing import ClassVar
 
 import httpx2
 
-from services.tools.core.allowlists import Address, HostAllowlist
+from pagantic_common.domain.addresses import address_of
+from services.tools.core.allowlists import HostAllowlist
+from services.tools.core.destinations import Address
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_ADDRESSES = 4
@@ -80,7 +82,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         host, port = request.url.host, request.url.port or _DEFAULT_PORTS.get(request.url.scheme, 0)
         if not port or not self._bounds.hosts.has_host(host, port):
             advice = f"add it to {self._bounds.hosts_setting}"
-            raise RequestRefused(f"host '{host}:{port}' is not allowed: {advice}", request=request)
+            raise RequestRefused(f"host '{address_of(host, port)}' is not allowed: {advice}", request=request)
         *others, last = await self._find_addresses(request, host, port)
         for address in others:
             try:

@@ -97,7 +97,13 @@ def _functions_in(values: Iterable[Any]) -> list[Function]:
 def _import(name: str, number: str) -> ModuleType:
     """Import a module by name, or import a file under a unique module name."""
     if not name.endswith(".py"):
-        return importlib.import_module(name)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"{error}: install its package, name its folder in PYTHONPATH, or write the path of a .py file; the "
+                "current folder is not searched"
+            ) from None
     path = expand_home(name).resolve()
     own_name = f"pagantic_tools_{number}_{path.stem}"
     spec = importlib.util.spec_from_file_location(own_name, path)

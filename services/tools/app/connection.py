@@ -20,7 +20,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.tools.app.registry import NUMBER_MARK, ToolRegistry
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import OfferedTool, ServerSpec, ServerState, ServerStatus, ToolList
-from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable
+from services.tools.ports import McpSession, OpenSession, Report, ServerLost, Tool, ToolUnavailable, make_places
 
 _MAX_DOUBLINGS = 30
 log = get_logger(__name__)
@@ -75,7 +75,7 @@ class ServerConnection:
         self._clock = clock
         self._chance = chance
         self._source = f"mcp server {spec.name}{NUMBER_MARK}{next(_numbers)}"
-        self._places = asyncio.Semaphore(limits.max_calls)
+        self.places = make_places(limits.max_calls, max(1, limits.max_calls // 2))
         self._session: McpSession | None = None
         self._state = ServerState.CONNECTING
         self._reason = "it is being connected"
@@ -146,17 +146,16 @@ class ServerConnection:
         self._registry.replace(self._source, [])
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any], report: Report) -> str:
-        """Call a tool by its name on the server. Calls beyond the limit wait. Raises ToolUnavailable."""
-        async with self._places:
-            session = self._session
-            if session is None:
-                raise ToolUnavailable(self.unavailable_reason)
-            try:
-                return await session.call_tool(name, arguments, report)
-            except ServerLost as lost:
-                raise ToolUnavailable(
-                    f"server {self._spec.name!r} was lost during the call, which may have had effects: {lost}"
-                ) from None
+        """Call a tool by its name on the server. Raises ToolUnavailable."""
+        session = self._session
+        if session is None:
+            raise ToolUnavailable(self.unavailable_reason)
+        try:
+            return await session.call_tool(name, arguments, report)
+        except ServerLost as lost:
+            raise ToolUnavailable(
+                f"server {self._spec.name!r} was lost during the call, which may have had effects: {lost}"
+            ) from None
 
     async def _take_up(self, session: McpSession) -> None:
         self._protocol_version = session.protocol_version
@@ -241,10 +240,13 @@ def _raise_if_cancelled() -> None:
 
 
 class RemoteTool:
-    """A tool that a server runs."""
+    """A tool that a server runs. All tools of a server share its places."""
+
+    is_remote = True
 
     def __init__(self, definition: ToolDefinition, remote_name: str, connection: ServerConnection) -> None:
         self.definition = definition
+        self.places = connection.places
         self._remote_name = remote_name
         self._connection = connection
 

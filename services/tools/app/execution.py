@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,49 +18,65 @@ from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.calls.breaker import THRESHOLD, Breaker
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from pagantic_common.domain.errors import ErrorCode, Failure, Overloaded, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolResult
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from pagantic_common.telemetry.logging import get_logger, report_bug
+from pagantic_common.telemetry.scope import current_principal
 from pagantic_common.tools import ToolDenied, ToolHook
 from services.tools.app.registry import ToolRegistry
 from services.tools.ports import Rates, Report, Tool, ToolUnavailable
 
 FIRST_OPEN_S, MAX_OPEN_S, PROBE_S = 5.0, 60.0, 60.0
+MAX_BREAKERS = 4096
+MAX_WAIT_S = 60.0  # for a place
 MAX_REASON_CHARS = 4096
 
 log = get_logger(__name__)
 
 
 class CallGuard:
-    """The rate limits of tools, if any, and a circuit breaker for each tool.
+    """The rate limits of tools, if any, and a circuit breaker for each remote tool and each tenant that calls it.
 
     `rates` is None if there are no limits. A failure that the tool itself reports counts as an answer. A call that its
-    caller cancelled counts neither as an answer nor as a failure.
+    caller cancelled counts neither as an answer nor as a failure. The calls of a tenant open no breaker of another: an
+    argument alone may keep a tool from answering. The breakers of the most recent calls are kept.
     """
 
     def __init__(self, rates: Rates | None, clock: Clock) -> None:
         self._rates = rates
         self._clock = clock
-        self._breakers: dict[str, Breaker] = defaultdict(partial(Breaker, FIRST_OPEN_S, MAX_OPEN_S, PROBE_S))
+        self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
 
-    async def refusal_of(self, tool: str) -> str:
+    async def refusal_of(self, tool: Tool) -> str:
         """Return the reason that a call is refused now. Count a permitted call, and return an empty string for it."""
-        if self._rates is not None and (refusal := await self._rates.take(tool)):
+        if self._rates is not None and (refusal := await self._rates.take(tool.definition.name)):
             return refusal
-        wait_s = self._breakers[tool].admit(self._clock.monotonic_s())
+        if not tool.is_remote:
+            return ""
+        wait_s = self._breaker_of(tool).admit(self._clock.monotonic_s())
         if wait_s > 0:
             return f"{THRESHOLD} consecutive calls got no answer: the next attempt is in {wait_s:.1f} s"
         return ""
 
-    def note_answer(self, tool: str) -> None:
+    def note_answer(self, tool: Tool) -> None:
         """Record that a tool answered."""
-        self._breakers[tool].note_answer()
+        if tool.is_remote:
+            self._breaker_of(tool).note_answer()
 
-    def note_silence(self, tool: str) -> None:
+    def note_silence(self, tool: Tool) -> None:
         """Record that a tool could not be reached or was too slow."""
-        self._breakers[tool].note_failure(self._clock.monotonic_s())
+        if tool.is_remote:
+            self._breaker_of(tool).note_failure(self._clock.monotonic_s())
+
+    def _breaker_of(self, tool: Tool) -> Breaker:
+        key = current_principal().tenant, tool.definition.name
+        breaker = self._breakers.setdefault(key, Breaker(FIRST_OPEN_S, MAX_OPEN_S, PROBE_S))
+        self._breakers.move_to_end(key)
+        if len(self._breakers) > MAX_BREAKERS:
+            self._breakers.popitem(last=False)
+        return breaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +101,14 @@ class Outcome:
     failure: Failure | None
     duration_s: float
     attempts: int
+
+
+class _NoPlace(Exception):
+    """The call got no place. It was not run, so even a call of a tool with effects may be sent again."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure_of(code, message, tool_is_idempotent=True)
 
 
 class ToolExecutor:
@@ -159,17 +184,20 @@ class ToolExecutor:
             arguments = checker.parse(call.arguments_json)
         except InvalidArguments as error:
             return _refuse_arguments(call.name, error), 0
-        if refusal := await self._guard.refusal_of(call.name):
+        if refusal := await self._guard.refusal_of(tool):
             return _unavailable(tool.definition, refusal), 0
         run = partial(run_with_hooks, tool, arguments, checker, self._hooks, report)
-        return await self._attempt_all(run, tool.definition, deadline)
+        return await self._attempt_all(run, tool, deadline)
 
     async def _attempt_all(
-        self, run: Callable[[], Awaitable[str]], tool: ToolDefinition, deadline: Deadline
+        self, run: Callable[[], Awaitable[str]], tool: Tool, deadline: Deadline
     ) -> tuple[str | Failure, int]:
         attempts = 0
         while True:
-            outcome = await self._attempt(run, tool, deadline)
+            try:
+                outcome = await self._attempt(run, tool, deadline)
+            except _NoPlace as refusal:
+                return refusal.failure, attempts
             attempts += 1
             if isinstance(outcome, str) or not outcome.retryable or attempts > self._limits.max_retries:
                 return outcome, attempts
@@ -178,32 +206,48 @@ class ToolExecutor:
                 return outcome, attempts
             await asyncio.sleep(wait_s)
 
-    async def _attempt(
-        self, run: Callable[[], Awaitable[str]], tool: ToolDefinition, deadline: Deadline
-    ) -> str | Failure:
-        name, idempotent = tool.name, tool.idempotent
-        timeout_s = tool.timeout_s or self._limits.default_timeout_s
+    async def _attempt(self, run: Callable[[], Awaitable[str]], tool: Tool, deadline: Deadline) -> str | Failure:
+        """Run the tool once a place is free. The wait takes no time of the tool and is no silence. Raises _NoPlace."""
+        if tool.places is None:
+            return await self._run_once(run, tool, deadline)
+        limit_s = deadline.limit(MAX_WAIT_S, self._clock.monotonic_s())
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(limit_s):
+                    await stack.enter_async_context(tool.places.place(current_principal().sharing_tenant))
+                return await self._run_once(run, tool, deadline)
+        except TimeoutError:
+            message = f"tool {tool.definition.name!r} was not run: no place was free within {limit_s:.3g} s"
+            raise _NoPlace(ErrorCode.TOOL_TIMEOUT, message) from None
+        except Overloaded as error:
+            message = f"tool {tool.definition.name!r} is not available: {error}"
+            raise _NoPlace(ErrorCode.TOOL_UNAVAILABLE, message) from None
+
+    async def _run_once(self, run: Callable[[], Awaitable[str]], tool: Tool, deadline: Deadline) -> str | Failure:
+        definition = tool.definition
+        name, idempotent = definition.name, definition.idempotent
+        timeout_s = definition.timeout_s or self._limits.default_timeout_s
         limit_s = deadline.limit(timeout_s, self._clock.monotonic_s())
         timer = asyncio.timeout(limit_s)
         try:
             async with timer:
                 result = await run()
-            self._guard.note_answer(name)
+            self._guard.note_answer(tool)
             return self._bound(name, result)
         except (InvalidArguments, ToolDenied) as error:
-            return _refusal_of(tool, error)
+            return _refusal_of(definition, error)
         except ToolUnavailable as error:
-            self._guard.note_silence(name)
-            return _unavailable(tool, _words_of(error))
+            self._guard.note_silence(tool)
+            return _unavailable(definition, _words_of(error))
         except ToolFailed as error:
-            self._guard.note_answer(name)
+            self._guard.note_answer(tool)
             retryable = idempotent and not error.is_final
             message = f"tool {name!r} failed: {_words_of(error)}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
                 if limit_s >= timeout_s:  # the tool's timeout expired, not the caller's
-                    self._guard.note_silence(name)
+                    self._guard.note_silence(tool)
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
                 return failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
             message = f"tool {name!r} failed: {report_bug(log, error, tool=name)}"

@@ -14,11 +14,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, NotFound, Overloaded, Unavailable
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.scope import current_principal
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import check_server_name
@@ -95,6 +97,7 @@ class _Offer:
         self._limits = limits
         self._events: asyncio.Queue[ProviderEvent | None] = asyncio.Queue()  # `_send` limits its size
         self._calls: dict[str, _RunningCall] = {}
+        self._shares = Shares(limits.max_calls)  # by tenant
         self._count = 0
 
     async def next_event(self) -> ProviderEvent | None:
@@ -116,8 +119,11 @@ class _Offer:
         """
         if self.unavailable_reason:
             raise ToolUnavailable(self.unavailable_reason)
-        if len(self._calls) >= self._limits.max_calls:
+        tenant = current_principal().sharing_tenant
+        if not self._shares.begin(tenant):
             reason = f"its program is at its limit of {self._limits.max_calls} concurrent calls"
+            if self._shares.free:
+                reason = f"the tenant has its share of the {self._limits.max_calls} concurrent calls of its program"
             raise ToolFailed(reason, is_final=False)
         self._count += 1
         call_id = f"call-{self._count}"
@@ -131,6 +137,7 @@ class _Offer:
             raise
         finally:
             del self._calls[call_id]
+            self._shares.end(tenant)
 
     def answer(self, call_id: str, answer: ToolProgress | str | ToolFailed) -> None:
         """Accept an answer, or drop it if no caller waits for it."""
@@ -156,6 +163,9 @@ class _Offer:
 
 class ProvidedTool:
     """A tool that an offering program runs."""
+
+    is_remote = True
+    places = None  # the offer refuses the calls that it has no room for
 
     def __init__(self, definition: ToolDefinition, own_name: str, offer: _Offer) -> None:
         self.definition = definition

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import InvalidRequest
+from services.tools.core.destinations import MAX_PORT, Address, is_public
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_MAX_PORT = 65_535
 _HOST = re.compile(r"[\w.:-]+")
 
 
@@ -60,13 +59,6 @@ class HostAllowlist:
         return any(address.version == network.version and address in network for network in self.networks)
 
 
-def is_public(address: Address) -> bool:
-    """Return whether an address belongs to the public internet."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_global and not address.is_multicast
-
-
 def _parse_network(entry: str) -> Network:
     try:
         return ipaddress.ip_network(entry)
@@ -82,8 +74,8 @@ def _parse_host(entry: str) -> tuple[str, int | None]:
         raise InvalidRequest(f"{entry!r} is not a host: write a name or an address, and ':PORT' to allow that alone")
     if not colon:
         return _fold(host), None
-    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
-        raise InvalidRequest(f"{entry!r} has a wrong port: it must be between 1 and {_MAX_PORT}")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= MAX_PORT):
+        raise InvalidRequest(f"{entry!r} has a wrong port: it must be between 1 and {MAX_PORT}")
     return _fold(host), int(port)
 
 

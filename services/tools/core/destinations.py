@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.messages import ToolFailed
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -61,12 +62,10 @@ class AllowedHost:
         return destination.host == self.host
 
     def __str__(self) -> str:
-        host = self.host
-        if ":" in host:
-            host = f"[{host}]"
+        address = address_of(self.host, self.port)
         if self.port == DEFAULT_PORTS[self.scheme]:
-            return f"{self.scheme}://{host}"
-        return f"{self.scheme}://{host}:{self.port}"
+            address = address.removesuffix(f":{self.port}")
+        return f"{self.scheme}://{address}"
 
 
 def parse_allowed_host(text: str) -> AllowedHost:

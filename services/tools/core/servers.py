@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolSafety
 from services.tools.core.allowlists import HostAllowlist
@@ -75,7 +76,7 @@ class HttpTransport:
 
     def describe(self) -> str:
         """Return a description for listings. It omits the path and the query, which may hold secrets."""
-        return f"{self.host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import DeadlineExceeded, ErrorCode, Internal, InvalidRequest, Overloaded
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
-from pagantic_common.rpc.process.admin import PortInUse
+from pagantic_common.rpc.process.listening import CannotListen
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.scope import current_correlation, current_deadline, work_scope
@@ -60,7 +60,7 @@ async def test_cancelling_a_unary_call_reaches_the_service():
         calling = asyncio.create_task(list_tools(channel, 60))
         await service.reached.wait()
         calling.cancel()
-        await asyncio.wait_for(service.cancelled.wait(), 5)
+        await asyncio.wait_for(service.cancelled.wait(), 60)
         with pytest.raises(asyncio.CancelledError):
             await calling
 
@@ -120,7 +120,7 @@ async def test_an_id_in_metadata_that_is_none_is_refused():
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared():
     async with serving([Scripted(wait_forever).registration()]) as (_channel, address):
-        with pytest.raises(PortInUse, match="the port is in use"):
+        with pytest.raises(CannotListen, match="the port is in use"):
             await start_server(ServiceSettings(port=int(address.rpartition(":")[2])), [])
 
 

@@ -9,6 +9,7 @@ import pytest
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.rpc.access.tls import replaced_channel
+from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.access.tls.renewed_channel import open_service_channel
 from pagantic_common.rpc.access.tls.replaced_channel import ReplacedChannel, name_in
 from pagantic_common.rpc.channel import open_channel
@@ -73,6 +74,77 @@ async def test_a_channel_that_stays_lost_is_opened_again_ever_more_rarely():
             async with asyncio.timeout(1.0):
                 await channel.channel_ready()
     assert 2 <= len(opened) <= 4
+
+
+@pytest.fixture
+def _ages_quickly(monkeypatch):
+    monkeypatch.setattr(replaced_channel, "MAX_AGE_S", 0.1)
+    monkeypatch.setattr(replaced_channel, "CONNECT_S", 0.1)
+
+
+@pytest.mark.usefixtures("_ages_quickly")
+async def test_an_old_channel_is_replaced_and_its_running_call_ends_on_it():
+    released = asyncio.Event()
+
+    async def first_waits(number):
+        if number == 1:
+            await released.wait()
+
+    before, after = ScriptedTools(first_waits), ScriptedTools(answer)
+    async with served(before) as (_, old_port), served(after) as (_, new_port):
+        open_one, opened = opened_in_turn(old_port, new_port)
+        async with ReplacedChannel(open_one, KNOWN) as channel:
+            running = asyncio.ensure_future(list_tools(channel))
+            await before.reached.wait()
+            async with asyncio.timeout(10):
+                while not after.calls:
+                    await list_tools(channel)
+            assert not running.done()
+            released.set()
+            assert await running == pb.ListToolsResponse()
+    assert opened[:2] == [old_port, new_port]
+
+
+@pytest.mark.usefixtures("_ages_quickly")
+async def test_an_old_channel_stays_in_use_while_no_other_connects():
+    tools = ScriptedTools(answer)
+    async with served(tools) as (_, port):
+        open_one, opened = opened_in_turn(port, *free_ports(1))
+        async with ReplacedChannel(open_one, KNOWN) as channel:
+            while len(opened) < 2:
+                await list_tools(channel)
+            for _ in range(30):
+                await asyncio.sleep(0.01)
+                assert await list_tools(channel) == pb.ListToolsResponse()
+    assert len(opened) == 2
+
+
+@pytest.mark.usefixtures("_ages_quickly")
+async def test_a_channel_to_an_address_does_not_age():
+    async with served(ScriptedTools(answer)) as (_, port):
+        open_one, opened = opened_in_turn(port)
+        async with ReplacedChannel(open_one) as channel:
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+                await list_tools(channel)
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "is_name"),
+    [
+        ("localhost:7", True),
+        ("dns:///localhost:7", True),
+        ("https://gateway.example", True),
+        ("127.0.0.1:7", False),
+        ("[::1]:7", False),
+        ("https://127.0.0.1:7", False),
+        ("unix:/run/pagantic", False),
+    ],
+)
+async def test_the_channels_of_clients_follow_the_addresses_of_a_name(address, is_name):
+    async with find_target(address, {}).open(MAX_MESSAGE_BYTES) as channel:
+        assert isinstance(channel, ReplacedChannel) is is_name
 
 
 async def test_channels_to_names_are_opened_again_and_others_stay_as_they_are():

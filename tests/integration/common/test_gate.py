@@ -41,7 +41,7 @@ class Streams(rpc.OrchestratorServiceServicer):
 
     def __init__(self, pause_s):
         self.pause_s = pause_s
-        self.ended = asyncio.Event()
+        self.began, self.ended = asyncio.Event(), asyncio.Event()
 
     async def ExecuteStream(self, request, context):
         try:
@@ -52,6 +52,7 @@ class Streams(rpc.OrchestratorServiceServicer):
             self.ended.set()
 
     async def GetUsage(self, request, context):
+        self.began.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -59,6 +60,11 @@ class Streams(rpc.OrchestratorServiceServicer):
 
     async def ListSessions(self, request, context):
         return pb.ListSessionsResponse()
+
+    async def lose(self, caller, error):
+        """Let checks of the caller fail as soon as its unary call runs."""
+        await self.began.wait()
+        caller.error = error
 
 
 @pytest.fixture(autouse=True)
@@ -90,17 +96,17 @@ async def test_a_stream_ends_with_its_status_however_fast_it_is(pause_s):
             with pytest.raises(Unauthenticated, match="no more"):
                 async for _ in stream:
                     pass
-            await asyncio.wait_for(servicer.ended.wait(), 5)
+            await asyncio.wait_for(servicer.ended.wait(), 60)
 
 
 async def test_a_unary_call_ends_with_its_status():
     caller, servicer = Caller(), Streams(0)
     async with serving([registered(servicer, caller)]) as (channel, _):
         stub = rpc.OrchestratorServiceStub(channel)
-        asyncio.get_running_loop().call_later(0.1, setattr, caller, "error", Unauthenticated("no more"))
+        call = call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(), 60)
         with pytest.raises(Unauthenticated, match="no more"):
-            await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(), 20)
-        await asyncio.wait_for(servicer.ended.wait(), 5)
+            await asyncio.gather(call, servicer.lose(caller, Unauthenticated("no more")))
+        await asyncio.wait_for(servicer.ended.wait(), 60)
 
 
 @pytest.mark.parametrize(("error", "expires_at"), [(Unavailable("away"), 1.0), (RuntimeError("broken"), 1.0)])
@@ -108,9 +114,9 @@ async def test_a_running_call_ends_when_its_key_expires_though_nobody_can_be_ask
     caller, servicer = Caller(expires_at), Streams(0)
     async with serving([registered(servicer, caller)]) as (channel, _):
         stub = rpc.OrchestratorServiceStub(channel)
-        asyncio.get_running_loop().call_later(0.1, setattr, caller, "error", error)
+        call = call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(), 60)
         with pytest.raises(Unauthenticated) as caught:
-            await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(), 20)
+            await asyncio.gather(call, servicer.lose(caller, error))
         assert caught.value.code is ErrorCode.AUTH_EXPIRED
 
 

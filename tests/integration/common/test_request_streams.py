@@ -83,7 +83,7 @@ async def test_an_error_of_the_requests_ends_the_call_and_is_raised():
     async with serving([service.registration()]) as (channel, _):
         with pytest.raises(InvalidRequest, match="the file is gone"):
             [response async for response in call(channel, broken())]
-        await asyncio.wait_for(service.ended.wait(), 5)
+        await asyncio.wait_for(service.ended.wait(), 60)
 
 
 async def test_a_caller_that_leaves_ends_the_service_and_its_own_requests():
@@ -101,8 +101,8 @@ async def test_a_caller_that_leaves_ends_the_service_and_its_own_requests():
         sent = requests()
         async with aclosing(sent), aclosing(call(channel, sent)) as responses:
             await anext(responses)
-        await asyncio.wait_for(closed.wait(), 5)
-        await asyncio.wait_for(service.ended.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 60)
+        await asyncio.wait_for(service.ended.wait(), 60)
 
 
 async def test_a_request_that_cannot_be_read_is_refused():

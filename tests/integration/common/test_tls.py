@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import re
+import time
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
@@ -14,7 +15,14 @@ from pagantic.inference.v1 import inference_service_pb2_grpc as inference_rpc
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.calls.principal import Scope
-from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied, Unreachable
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    InvalidRequest,
+    PaganticError,
+    PermissionDenied,
+    Unauthenticated,
+    Unreachable,
+)
 from pagantic_common.rpc.access import watched_file
 from pagantic_common.rpc.access.gate import Guard
 from pagantic_common.rpc.access.registration import Registration
@@ -136,6 +144,32 @@ async def test_a_certificate_out_of_its_time_connects_nobody(who, validity, tmp_
     async with serving(files["service"]) as address, channel_to(address, files["caller"]) as channel:
         with pytest.raises(Unreachable):
             await list_tools(channel)
+
+
+async def test_a_certificate_that_expires_during_a_connection_makes_no_further_call(
+    tools_files, caller_files, monkeypatch
+):
+    released, reached = asyncio.Event(), asyncio.Event()
+
+    async def first_waits(number):
+        if number == 1:
+            reached.set()
+            await released.wait()
+
+    tools = ScriptedTools(first_waits)
+    async with serving(tools_files, tools.registration()) as address, channel_to(address, caller_files) as channel:
+        running = asyncio.ensure_future(list_tools(channel))
+        await reached.wait()
+        await list_tools(channel)
+        expired_s = time.time() + 2 * HOUR.total_seconds()
+        monkeypatch.setattr(time, "time", lambda: expired_s)
+        with pytest.raises(Unauthenticated, match="certificate has expired: connect again with a new") as refused:
+            await list_tools(channel)
+        monkeypatch.undo()
+        released.set()
+        await running
+    assert refused.value.code is ErrorCode.AUTH_EXPIRED
+    assert tools.calls == 2
 
 
 @pytest.mark.parametrize("who", ["caller", "service"])
@@ -273,7 +307,7 @@ async def test_a_replaced_channel_is_closed_after_its_last_call(tools_files, cal
         assert old.get_state() is grpc.ChannelConnectivity.READY
         released.set()
         await waiting
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while old.get_state() is not grpc.ChannelConnectivity.SHUTDOWN:  # noqa: ASYNC110 - nothing else tells
                 await asyncio.sleep(0.01)
 
@@ -382,6 +416,12 @@ def test_a_url_that_is_no_address_is_refused(address):
 @pytest.mark.parametrize("address", ["bad", "h:", ":1", "h:x", "[::1]"])
 def test_an_address_without_a_port_is_refused(address):
     with pytest.raises(InvalidRequest, match=re.escape(f"the address {address!r} has no port: write HOST:PORT")):
+        find_target(address, {})
+
+
+@pytest.mark.parametrize("address", ["::1:50051", "fd00::5:50051", "::1"])
+def test_an_ipv6_address_without_brackets_is_refused_with_the_form_to_write(address):
+    with pytest.raises(InvalidRequest, match=r"write \[HOST\]:PORT for IPv6"):
         find_target(address, {})
 
 

@@ -1,16 +1,24 @@
 """Spans where a collector is configured, in a process of its own: a process has one tracer provider."""
 
+import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import grpc
 import pytest
 
+from pagantic.tools.v1 import tools_service_pb2 as pb
+from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
+from pagantic_common.telemetry.reporting import DISCONNECT_S, FLUSH_S
 from tests.support import instrumented_call, traced_call
 from tests.support.certificates import Authority
 from tests.support.collector import collecting
+from tests.support.ports import free_ports
 
 
 class Calls:
@@ -86,14 +94,12 @@ def test_the_calls_of_an_instrumented_caller_are_separate_traces_and_no_span_is_
 
 EXPORTS = """
 from opentelemetry import trace
-from pagantic_common.telemetry import metrics, reporting, tracing
+from pagantic_common.telemetry import metrics, reporting
 
-reporting.set_up_tracing("tools", "{endpoint}")
-metrics.set_up_metrics("tools", "{endpoint}", host="127.0.0.1", port=0)
-metrics.make_counter("tests.calls", "calls").add(1)
-trace.get_tracer("tests").start_span("exported").end()
-tracing.shut_down_tracing()
-metrics.shut_down_metrics()
+with reporting.reporting("tools", "{endpoint}", host="127.0.0.1", port=0):
+    metrics.make_counter("tests.calls", "calls").add(1)
+    for number in range({spans}):
+        trace.get_tracer("tests").start_span(f"exported {{number}}").end()
 """
 
 
@@ -106,10 +112,73 @@ def test_spans_and_metrics_reach_a_collector_in_plain_text_and_with_tls(has_tls,
         credentials, scheme = grpc.ssl_server_credentials([(key, chain)]), "https://"
     with collecting(credentials) as (address, received):
         subprocess.run(
-            [sys.executable, "-c", EXPORTS.format(endpoint=f"{scheme}{address}")],
+            [sys.executable, "-c", EXPORTS.format(endpoint=f"{scheme}{address}", spans=2000)],
             env={**os.environ, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "ca.crt")},
             check=True,
             timeout=60,
         )
-    for name in (b"exported", b"tests.calls"):
+    for name in (b"exported 0", b"exported 1999", b"tests.calls"):
         assert any(name in message for message in received)
+
+
+@contextlib.contextmanager
+def no_collector():
+    (port,) = free_ports(1)
+    yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def silent_collector():
+    """Accept connections, and answer nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def hanging_collector():
+    """Take every call, and never answer it."""
+    released = threading.Event()
+    with collecting(before=released.wait) as (address, _):
+        try:
+            yield address
+        finally:
+            released.set()
+
+
+@contextlib.contextmanager
+def unknown_collector():
+    yield "no-such-host.invalid:4317"
+
+
+@pytest.mark.parametrize("collector", [no_collector, silent_collector, hanging_collector, unknown_collector])
+def test_a_process_ends_soon_where_its_collector_does_not_answer(collector):
+    with collector() as address:
+        command = [sys.executable, "-c", EXPORTS.format(endpoint=address, spans=2000)]
+        # The SDK itself would wait for up to a minute.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    assert FLUSH_S + DISCONNECT_S < 2
+    assert "the collector did not take the last spans and metrics" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("collector", [no_collector, silent_collector, hanging_collector])
+def test_a_service_ends_soon_where_its_collector_does_not_answer(collector, tmp_path):
+    (port,) = free_ports(1)
+    with collector() as address:
+        settings = {"PAGANTIC_TOOLS_PORT": port, "PAGANTIC_OTLP_ENDPOINT": address, "PAGANTIC_TOOLS_DRAIN_S": 0}
+        settings |= {"PAGANTIC_STATE": tmp_path, "PAGANTIC_SETTINGS_FILE": "none"}
+        environment = os.environ | {name: str(value) for name, value in settings.items()}
+        command = [sys.executable, "-m", "services.tools"]
+        service = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        try:
+            while "listening" not in service.stderr.readline():
+                assert service.poll() is None
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for _ in range(50):
+                    rpc.ToolServiceStub(channel).ListTools(pb.ListToolsRequest())
+            service.send_signal(signal.SIGTERM)
+            _, log = service.communicate(timeout=10)
+        finally:
+            service.kill()
+    assert service.returncode == 0
+    assert "the collector did not take the last spans and metrics" in log

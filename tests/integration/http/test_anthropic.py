@@ -9,7 +9,7 @@ from gateway.http.streams import running
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded
 from pagantic_common.domain.messages import ToolCall
 from services.orchestrator.core.model.response import FinishReason
-from tests.support.scripted_services import ScriptedInference, answer, scripted_services
+from tests.support.scripted_services import BreakingInference, ScriptedInference, answer, scripted_services
 
 CLOCK = {"name": "clock_of_client", "description": "Tells the time.", "input_schema": {"type": "object"}}
 CALL = ToolCall("c1", "clock_of_client", '{"zone":"UTC"}')
@@ -53,7 +53,7 @@ async def test_a_stream_is_the_same_message(served):
         kinds = [event.type async for event in stream]
         message = await stream.get_final_message()
     assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
-    assert [block.text for block in message.content] == ["hellothere"]
+    assert [block.text for block in message.content] == ["hello there"]
     assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("end_turn", 10, 3)
 
 
@@ -131,22 +131,29 @@ async def test_a_wrong_request_is_the_clients_own_exception(served, fields):
         (Overloaded("the queue is full", code=ErrorCode.INFERENCE_OVERLOADED), 503, "overloaded_error"),
     ],
 )
-async def test_a_failure_of_the_model_is_a_status_or_an_event(served, failure, status, kind):
+async def test_a_failure_of_the_model_is_a_status_also_where_a_stream_is_asked_for(served, failure, status, kind):
     async with served(scripted(failure, failure)) as server, opened(server) as client:
         with pytest.raises(anthropic.APIStatusError) as raised:
             await asked(client)
         assert (raised.value.status_code, raised.value.body["error"]["type"]) == (status, kind)
+        with pytest.raises(anthropic.APIStatusError) as refused:
+            await asked(client, stream=True)
+        assert (refused.value.status_code, refused.value.body["error"]["type"]) == (status, kind)
+
+
+async def test_a_failure_after_a_text_is_an_event(served):
+    async with served(scripted_services(BreakingInference())) as server, opened(server) as client:
         with pytest.raises(anthropic.APIStatusError) as broken:
             async for _ in await asked(client, stream=True):
                 pass
-        assert (broken.value.response.status_code, broken.value.body["error"]["type"]) == (200, kind)
+    assert (broken.value.response.status_code, broken.value.body["error"]["type"]) == (200, "api_error")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind"),
     [
         ("GET", "/v1/messages", 405, "invalid_request_error"),
-        ("POST", "/v1/messages/count_tokens", 404, "not_found_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
         ("GET", "/v1/models/none-such", 404, "not_found_error"),
     ],
 )
@@ -170,3 +177,29 @@ async def test_models_are_listed_for_the_clients_of_both_apis(served):
         others = (await server.http.get("/v1/models")).json()
     assert [model.id for model in listed] == [model["id"] for model in others["data"]]
     assert (one.type, one.id, one.display_name, others["object"]) == ("model", "claude", "claude", "list")
+
+
+async def test_tokens_are_counted_of_what_the_model_would_read(served):
+    services = scripted()
+    blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]
+    talk = [{"role": "user", "content": blocks}, {"role": "assistant", "content": ""}, HI]
+    async with served(services) as server, opened(server) as client:
+        counted = await client.messages.count_tokens(model="", messages=talk, system="be brief", tools=[CLOCK])
+        plain = await client.messages.count_tokens(model="", messages=[HI])
+        body = {"model": "", "messages": [HI], "max_tokens": 5, "stream": True, "service_tier": "auto"}
+        whole = (await server.http.post("/v1/messages/count_tokens", json=body)).json()
+    assert [(message.role, message.content) for message in services.inference.counted[0][0]] == [
+        ("system", "be brief"),
+        ("user", "one two"),
+        ("assistant", ""),
+        ("user", "hi"),
+    ]
+    assert (counted.input_tokens, plain.input_tokens) == (9, 2)
+    assert whole == {"input_tokens": 2, "pagantic": {"ignored": ["service_tier"]}}
+    assert not services.inference.commands
+
+
+async def test_a_wrong_request_to_count_tokens_is_the_clients_own_exception(served):
+    async with served() as server, opened(server) as client:
+        with pytest.raises(anthropic.BadRequestError, match="messages"):
+            await client.messages.count_tokens(model="", messages=[])

@@ -10,8 +10,8 @@ from services.orchestrator.core.model.response import FinishReason
 from tests.integration.http.test_chat import TOO_LONG, none_runs, scripted
 from tests.integration.http.test_responses import client_of
 from tests.support.http_app import data_in
-from tests.support.openai_document import problems_of
-from tests.support.scripted_services import answer
+from tests.support.openai_document import as_documented, problems_of
+from tests.support.scripted_services import BreakingInference, answer, scripted_services
 
 PATH = "/v1/completions"
 TEXT = "The sky is"
@@ -41,11 +41,11 @@ async def test_a_text_is_continued_by_openais_client(served):
         stream = await client.completions.create(model="", prompt=TEXT, stream=True)
         chunks = [chunk async for chunk in stream]
     [choice] = made.choices
-    assert (made.object, made.model, choice.text) == ("text_completion", "default", " blue today")
+    assert (made.object, made.model, choice.text) == ("text_completion", "scripted", " blue today")
     assert (choice.finish_reason, choice.logprobs, made.usage.total_tokens) == ("stop", None, 13)
     assert made.id == f"cmpl-{made.pagantic['request_id']}"
     assert made.pagantic["ignored"] == ["user"]
-    assert "".join(chunk.choices[0].text for chunk in chunks) == "bluetoday"
+    assert "".join(chunk.choices[0].text for chunk in chunks) == " blue today"
     command, hints = services.inference.commands[0], services.inference.hinted[0]
     assert (command.text_prompt, command.messages, command.tools) == (TEXT, (), ())
     assert (hints.max_tokens, hints.seed, services.inference.hinted[1].max_tokens) == (7, 3, 16)
@@ -57,8 +57,9 @@ async def test_answers_and_chunks_are_as_the_document_has_them(served):
         chunks = data_in((await streamed(server, stream_options={"include_usage": True})).text)
     told = [made, *(chunk for chunk in chunks if not chunk["choices"] or chunk["choices"][0]["finish_reason"])]
     assert len(told) == 3
-    assert [problem for one in told for problem in problems_of(one, "CreateCompletionResponse")] == []
-    assert chunks[-1]["usage"]["total_tokens"] == 13
+    assert [problem for one in told for problem in problems_of(as_documented(one), "CreateCompletionResponse")] == []
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert (chunks[-1]["usage"]["total_tokens"], made["usage"]["prompt_tokens"]) == (13, 20)
 
 
 async def test_each_text_of_a_list_has_its_answers_in_order(served):
@@ -143,10 +144,13 @@ async def test_a_failure_is_a_status_before_a_stream_began_and_then_an_event(ser
     async with served(scripted(broken, TOO_LONG)) as server:
         failed = await asked(server)
         refused = await streamed(server)
-        *_, last = data_in((await streamed(server, echo=True)).text)
+        echoed = await streamed(server, echo=True)
     assert (failed.status_code, failed.json()["error"]["code"]) == (500, "INFERENCE_ENGINE_ERROR")
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "INFERENCE_CONTEXT_EXCEEDED")
-    assert last["error"]["code"] == "INFERENCE_CONTEXT_EXCEEDED"
+    assert echoed.status_code == 400
+    async with served(scripted_services(BreakingInference())) as server:
+        *_, last = data_in((await streamed(server)).text)
+    assert last["error"]["code"] == "INFERENCE_ENGINE_ERROR"
 
 
 @pytest.mark.parametrize("fields", [{"n": 2}, {"prompt": ["a", "b"], "stream": True}])
@@ -155,10 +159,10 @@ async def test_a_client_that_leaves_stops_its_executions(served, fields):
     async with served(services) as server:
         async with httpx.AsyncClient(base_url=server.http.base_url) as leaving:
             asking = asyncio.create_task(leaving.post(PATH, json=body() | fields))
-            await asyncio.wait_for(services.inference.waiting.wait(), 10)
+            await asyncio.wait_for(services.inference.waiting.wait(), 60)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+        await asyncio.wait_for(services.inference.stopped.wait(), 60)
         await none_runs(server)
 
 

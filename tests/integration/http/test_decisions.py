@@ -92,7 +92,8 @@ async def test_what_cannot_be_decided_is_refused_in_the_shape_of_the_api(served,
 
 async def test_a_failed_execution_is_an_error(served):
     services = services_of()
-    services.inference.label_logprobs = InvalidRequest("no such model", code=ErrorCode.CONFIG_NO_ENGINE)
+    unknown = {"unknown_model": "none"}
+    services.inference.label_logprobs = InvalidRequest("no model", code=ErrorCode.CONFIG_NO_ENGINE, details=unknown)
     async with served(services) as server:
         response = await decide(server, PREDICATE)
     assert (response.status_code, response.json()["error"]["code"]) == (404, "CONFIG_NO_ENGINE")

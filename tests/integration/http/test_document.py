@@ -5,7 +5,7 @@ import pytest
 from pagantic_common.domain.messages import ToolCall
 from tests.integration.http.test_responses import CLOCK, client_of
 from tests.support.http_app import data_in
-from tests.support.openai_document import problems_of
+from tests.support.openai_document import as_documented, problems_of
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 CALL = ToolCall("c1", "clock", '{"zone":"UTC"}')
@@ -37,7 +37,7 @@ async def test_the_events_of_a_response(served, services):
         stream = await client.responses.create(model="", input="hi", stream=True, tools=[CLOCK])
         events = [event.to_dict() async for event in stream]
     assert len(events) > 10
-    assert [problem for event in events for problem in problems_of(event, "ResponseStreamEvent")] == []
+    assert [problem for event in events for problem in problems_of(as_documented(event), "ResponseStreamEvent")] == []
 
 
 async def test_conversations_and_compactions(served):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import httpx
+import pytest
 
 from tests.support.gateway_process import serving_gateway
 from tests.support.http_app import chat_body
@@ -50,6 +51,14 @@ async def test_requests_are_counted_by_the_template_of_their_path(tmp_path):
     assert public.status_code == 404
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_metrics_are_read_at_an_ipv6_address(host):
+    (port,) = free_ports(1)
+    with serving_gateway(os.environ | {"PAGANTIC_HTTP_HOST": host, "PAGANTIC_HTTP_METRICS_PORT": str(port)}) as url:
+        assert url.startswith("http://[::1]:")
+        assert "pagantic_http_max_requests" in httpx.get(f"http://[::1]:{port}/metrics").text
+
+
 def test_a_port_for_metrics_that_is_taken_stops_the_gateway_with_what_to_change():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -69,7 +78,7 @@ def test_a_port_that_is_taken_is_named_with_how_to_choose_another():
         port = taken.getsockname()[1]
         done = serve_once(os.environ, port)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"FAILED: cannot listen on 127.0.0.1:{port}: address already in use: choose another")
+    assert done.stderr.startswith(f"FAILED: cannot listen on 127.0.0.1:{port}: the port is in use: choose another")
     assert "--port or PAGANTIC_HTTP_PORT" in done.stderr
 
 

@@ -63,8 +63,9 @@ async def test_a_category_is_flagged_from_the_threshold_on(served):
 
 async def test_a_deployment_without_a_guard_model_says_how_to_have_one(served):
     async with served() as server, client_of(server) as client:
-        with pytest.raises(openai.NotFoundError, match="PAGANTIC_HTTP_MODERATION_MODEL"):
+        with pytest.raises(openai.InternalServerError, match="PAGANTIC_HTTP_MODERATION_MODEL") as raised:
             await client.moderations.create(input="x")
+    assert (raised.value.status_code, raised.value.response.headers["x-should-retry"]) == (501, "false")
 
 
 @pytest.mark.parametrize(

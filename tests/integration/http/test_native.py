@@ -98,7 +98,7 @@ async def test_an_execution_that_is_deleted_is_cancelled(served):
     services = scripted_services(ScriptedInference(None))
     async with served(services) as server:
         asking = asyncio.create_task(server.http.post("/v1/executions", json=body()))
-        await asyncio.wait_for(services.inference.waiting.wait(), 10)
+        await asyncio.wait_for(services.inference.waiting.wait(), 60)
         ended = await server.http.delete("/v1/executions/r1")
         answered = await asking
     assert ended.json() == {"state": "LIFECYCLE_STATE_CANCELLED"}
@@ -110,8 +110,8 @@ async def test_a_client_that_leaves_the_events_stops_the_execution(served):
     async with served(services) as server:
         async with server.http.stream("POST", "/v1/executions", json=body(), headers=EVENTS) as response:
             assert response.status_code == 200
-            await asyncio.wait_for(services.inference.waiting.wait(), 10)
-        await asyncio.wait_for(services.inference.stopped.wait(), 10)
+            await asyncio.wait_for(services.inference.waiting.wait(), 60)
+        await asyncio.wait_for(services.inference.stopped.wait(), 60)
         await stored(server.world.stub, "r1", lambda events: events[-1].WhichOneof("event") == "completed")
 
 

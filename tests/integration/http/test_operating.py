@@ -68,7 +68,13 @@ async def test_a_conversation_is_listed_read_by_page_given_values_and_deleted(se
 
 @pytest.mark.parametrize(
     "change",
-    [{"session_id": "other"}, {"appended_messages": [{"role": "ROLE_USER", "content": "x"}]}, {"state_json": 1}, []],
+    [
+        {"session_id": "other"},
+        {"appended_messages": [{"role": "ROLE_USER", "content": "x"}]},
+        {"replaced_messages": {"0": {"role": "ROLE_USER", "removed": True}}},
+        {"state_json": 1},
+        [],
+    ],
 )
 async def test_a_change_of_a_session_that_cannot_be_is_refused(served, change):
     async with served() as server:
@@ -105,7 +111,8 @@ async def test_a_model_is_loaded_and_unloaded_and_a_failure_of_all_replicas_is_t
         unloaded = (await server.http.post("/v1/models/embedder/unload")).json()["results"]
         serving.failures = [Aborted("in use", retry_after_s=1.0)]
         partly = await server.http.post("/v1/models/embedder/unload")
-        serving.failures = [InvalidRequest("no model", code=ErrorCode.CONFIG_NO_ENGINE)] * 2
+        unknown = {"unknown_model": "a/name"}
+        serving.failures = [InvalidRequest("no model", code=ErrorCode.CONFIG_NO_ENGINE, details=unknown)] * 2
         refused = await server.http.post("/v1/models/a/name/load")
     assert [one["address"] for one in loaded] == ["local", "other"]
     assert [one["was_loaded"] for one in unloaded] == [True, True]

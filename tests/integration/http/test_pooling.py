@@ -30,7 +30,7 @@ async def test_vectors_are_in_the_order_of_the_texts_and_as_the_document_says(se
         one = (await embeddings(server, "one two")).json()
         both = (await embeddings(server, ["one two", "three"], model="text-embedding-3-small", user="u")).json()
     assert problems_of(both, "CreateEmbeddingResponse") == []
-    assert (both["model"], one["model"]) == ("text-embedding-3-small", "default")
+    assert (both["model"], one["model"]) == ("text-embedding-3-small", "embedder")
     assert [item["index"] for item in both["data"]] == [0, 1]
     assert both["data"][0] == one["data"][0]
     assert both["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
@@ -100,7 +100,7 @@ async def test_without_a_cross_encoder_the_error_says_what_to_configure(served):
     inference.cross_encoders = ()
     async with served(scripted_services(inference)) as server:
         response = await rerank(server)
-    assert response.status_code == 404
+    assert response.status_code == 501
     error = response.json()["error"]
     assert error["code"] == ErrorCode.CONFIG_NO_ENGINE.value
     assert "PAGANTIC_INFERENCE_MODELS" in error["message"]

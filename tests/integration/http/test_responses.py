@@ -1,6 +1,9 @@
 """Responses and conversations over HTTP, with OpenAI's own client: made, kept, followed, and gone on from."""
 
 import asyncio
+import json
+from dataclasses import replace
+from hashlib import sha256
 
 import openai
 import pytest
@@ -22,13 +25,9 @@ class Halting(ScriptedInference):
         self.sign = asyncio.Event()
 
     async def infer(self, command, hints):
-        output = answer("onetwo")
         async for part in super().infer(command, hints):
-            if part is self.outputs[0]:
-                yield output
-                return
             yield part
-            if part.content == "one":
+            if part.content == "one ":
                 self.waiting.set()
                 try:
                     await self.sign.wait()
@@ -119,10 +118,10 @@ async def test_the_background_goes_on_and_its_stream_is_taken_up_anywhere(served
         for rest in await asyncio.gather(*following):
             whole = seen + rest
             text = [event.delta for event in whole if event.type == "response.output_text.delta"]
-            assert text == ["one", "two"]
+            assert text == ["one ", "two"]
             numbers = [event.sequence_number for event in whole]
             assert numbers == sorted(set(numbers))
-            assert rest[-1].response.output_text == "onetwo"
+            assert rest[-1].response.output_text == "one two"
         again = await read(await client.responses.retrieve(response_id, stream=True))
         assert [event.type for event in again if not event.type.endswith("delta")] == [
             event.type for event in whole if not event.type.endswith("delta")
@@ -137,7 +136,7 @@ async def test_a_response_in_the_background_is_polled_and_cancelled(served):
         assert made.status == "queued"
         await inference.waiting.wait()
         assert (await client.responses.cancel(made.id)).status == "cancelled"
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
         assert (await client.responses.retrieve(made.id)).status == "cancelled"
         with pytest.raises(openai.BadRequestError, match="store is false"):
             await client.responses.create(model="", input="hi", background=True, store=False)
@@ -149,7 +148,7 @@ async def test_a_client_that_leaves_a_stream_stops_what_is_not_in_the_background
         stream = await client.responses.create(model="", input="hi", stream=True)
         await inference.waiting.wait()
         await stream.close()
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
 
 
 async def test_a_conversation_keeps_what_is_said(served):
@@ -170,12 +169,173 @@ async def test_a_conversation_keeps_what_is_said(served):
         changed = await client.conversations.update(talk.id, metadata={"c": "d"})
         assert changed == await client.conversations.retrieve(talk.id)
         assert changed.metadata == {"c": "d"}
-        with pytest.raises(openai.APIStatusError) as refused:
-            await client.conversations.items.delete(added.data[0].id, conversation_id=talk.id)
-        assert refused.value.status_code == 501
+        assert await client.conversations.items.delete(added.data[0].id, conversation_id=talk.id) == changed
+        assert len((await client.conversations.items.list(talk.id)).data) == 3
         assert (await client.conversations.delete(talk.id)).deleted
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(talk.id)
+
+
+EMPTY_ITEMS = [
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+    {"type": "message", "role": "user", "content": ""},
+    {"type": "message", "role": "developer", "content": ""},
+    {"type": "reasoning", "summary": []},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+]
+
+
+@pytest.mark.parametrize("item", EMPTY_ITEMS)
+async def test_an_empty_item_is_stored_or_left_out_and_no_turn_fails_for_it(served, item):
+    inference = ScriptedInference()
+    inference.outputs = [answer("hello")]
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        talk = await client.conversations.create()
+        added = await client.conversations.items.create(talk.id, items=[item])
+        assert added.data == (await client.conversations.items.list(talk.id)).data
+        for text in ("Hi", "Hello again"):
+            await client.responses.create(model="", input=text, conversation=talk.id)
+        assert [message.content for message in inference.commands[1].messages] == ["Hi", "hello", "Hello again"]
+        made = await client.responses.create(model="", input=[item, {"role": "user", "content": "Hi"}])
+        again = await client.responses.create(model="", input="so?", previous_response_id=made.id)
+        assert [message.content for message in inference.commands[-1].messages] == ["Hi", "hello", "so?"]
+        with pytest.raises(openai.BadRequestError, match=r"is empty|input is missing|is assistant's"):
+            await client.responses.create(model="", input=[item], previous_response_id=again.id)
+
+
+@pytest.mark.parametrize("call_id", ["call_1|fc_2", "toolu_a/b+c=", "a b", "f" * 200])
+async def test_calls_have_ids_of_any_system(served, call_id):
+    inference = ScriptedInference()
+    inference.outputs = [answer("hello")]
+    call = {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": call_id, "output": "1"}
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        talk = await client.conversations.create()
+        await client.conversations.items.create(talk.id, items=[call])
+        with pytest.raises(openai.BadRequestError, match="waits for the results of calls"):
+            await client.responses.create(model="", input="Hi", conversation=talk.id)
+        await client.responses.create(model="", input=[result], conversation=talk.id)
+        items = await client.conversations.items.list(talk.id, order="asc")
+        assert [getattr(item, "call_id", "") for item in items.data] == [call_id, call_id, ""]
+        with pytest.raises(openai.BadRequestError, match="1 to 512 printable characters"):
+            await client.conversations.items.create(talk.id, items=[call | {"call_id": "a\n"}])
+
+
+async def test_roles_are_those_that_were_sent(served):
+    items = [{"role": role, "content": "hi"} for role in ("developer", "system", "user", "system")]
+    async with served() as server, client_of(server) as client:
+        talk = await client.conversations.create(items=items)
+        listed = await client.conversations.items.list(talk.id, order="asc")
+        assert [item.role for item in listed.data] == ["developer", "system", "user", "system"]
+        made = await client.responses.create(model="", input=items)
+        sent = await client.responses.input_items.list(made.id, order="asc")
+        assert [item.role for item in sent.data] == ["developer", "system", "user", "system"]
+        async with AsyncClient(server.world.address) as stored:
+            messages = (await stored.get_session(talk.id)).messages
+            turn = (await stored.get_execution(made.id.removeprefix("resp_"))).request.messages[-1]
+    assert (messages[-1].role, turn.role, turn.said_as) == (message_pb2.ROLE_SYSTEM, message_pb2.ROLE_USER, "system")
+
+
+async def test_items_are_deleted_one_by_one_and_the_others_keep_their_ids(served):
+    inference = ScriptedInference(answer("hello"))
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "user", "content": "one"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"role": "assistant", "content": "two"},
+        call,
+        call | {"call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+        {"type": "function_call_output", "call_id": "c2", "output": "2"},
+        {"role": "user", "content": "three"},
+    ]
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        talk = await client.conversations.create(items=items)
+        listed = (await client.conversations.items.list(talk.id, order="asc")).data
+        left = list(listed)
+        for index in (3, 0, 1, 4):
+            gone = left.pop(index)
+            assert (await client.conversations.items.delete(gone.id, conversation_id=talk.id)).id == talk.id
+            assert (await client.conversations.items.list(talk.id, order="asc")).data == left
+            for ask in (client.conversations.items.delete, client.conversations.items.retrieve):
+                with pytest.raises(openai.NotFoundError, match="there is no item"):
+                    await ask(gone.id, conversation_id=talk.id)
+        assert [item.type for item in left] == ["reasoning", "function_call", *["function_call_output"] * 2]
+        await client.conversations.items.delete(left[-1].id, conversation_id=talk.id)
+        with pytest.raises(openai.BadRequestError, match="waits for the results of calls 'c2'"):
+            await client.responses.create(model="", input="Hi", conversation=talk.id)
+        await client.conversations.items.delete(left[1].id, conversation_id=talk.id)
+        await client.responses.create(model="", input="Hi", conversation=talk.id)
+        assert [message.content for message in inference.commands[-1].messages] == ["Hi"]
+        with pytest.raises(openai.NotFoundError, match="there is no item"):
+            await client.conversations.items.delete(f"msg_{talk.id}_99", conversation_id=talk.id)
+        with pytest.raises(openai.NotFoundError, match="there is no conversation"):
+            await client.conversations.items.delete("msg_none_0", conversation_id="none")
+
+
+async def test_a_long_conversation_is_listed_in_pages(served):
+    async with served() as server, client_of(server) as client, AsyncClient(server.world.address) as stored:
+        talk = await client.conversations.create()
+        said = [message_pb2.Message(role=message_pb2.ROLE_USER, content=str(number)) for number in range(1050)]
+        for start in range(0, len(said), 100):
+            await stored.update_session(talk.id, {}, appended=said[start : start + 100])
+        gone = message_pb2.Message(role=message_pb2.ROLE_USER, removed=True)
+        await stored.update_session(talk.id, {}, replaced=dict.fromkeys(range(1000, 1050), gone))
+        for order in ("asc", "desc"):
+            pages = [
+                page
+                async for page in (await client.conversations.items.list(talk.id, order=order, limit=100)).iter_pages()
+            ]
+            texts = [item.content[0].text for page in pages for item in page.data]
+            assert texts == [str(number) for number in (range(1000) if order == "asc" else reversed(range(1000)))]
+            assert [len(page.data) for page in pages] == [100] * 10
+        with pytest.raises(openai.NotFoundError, match="there is no item"):
+            await client.conversations.items.list(talk.id, after=f"msg_{talk.id}_1001")
+        call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+        await client.conversations.items.create(talk.id, items=[call])
+        for start in range(0, len(said), 100):
+            await stored.update_session(talk.id, {}, appended=said[start : start + 100])
+        result = {"type": "function_call_output", "call_id": "c1", "output": "1"}
+        assert (await client.conversations.items.create(talk.id, items=[result])).data[0].call_id == "c1"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_reference_stands_for_a_stored_item(served, streams):
+    inference = ScriptedInference(replace(answer("a moment", [CALL]), reasoning="hm"), answer("noon"))
+    async with served(scripted_services(inference)) as server, client_of(server) as client:
+        made = await client.responses.create(model="", input="What time is it?", tools=[CLOCK], stream=streams)
+        if streams:
+            made = (await read(made))[-1].response
+        asked = (await client.responses.input_items.list(made.id)).data[0]
+        talk = await client.conversations.create(items=[{"role": "developer", "content": "Be brief."}])
+        told = (await client.conversations.items.list(talk.id)).data[0]
+        references = [{"type": "item_reference", "id": item.id} for item in (told, asked, *made.output)]
+        output = {"type": "function_call_output", "call_id": CALL.id, "output": "12:00"}
+        second = await client.responses.create(model="", input=[*references, output])
+        assert second.output_text == "noon"
+        [system, user, assistant, result] = inference.commands[-1].messages
+        assert [message.content for message in (system, user, result)] == ["Be brief.", "What time is it?", "12:00"]
+        assert (assistant.content, assistant.reasoning, assistant.tool_calls) == ("a moment", "hm", (CALL,))
+        counted = await client.responses.input_tokens.count(model="", input=[*references, output])
+        assert counted.input_tokens
+        added = await client.conversations.items.create(talk.id, items=references[:2])
+        assert [item.role for item in added.data] == ["developer", "user"]
+
+
+@pytest.mark.parametrize("item_id", ["", "msg_1", "rs_x_1", "fc_conv_1_2_0123abcd", "msg_a b", "msg_\u00e9", None])
+async def test_a_reference_to_an_unknown_item_is_the_clients_fault(served, item_id):
+    async with served() as server:
+        items = [{"role": "user", "content": "hi"}, {"type": "item_reference", "id": item_id}]
+        refused = await server.http.post("/v1/responses", content=json.dumps({"model": "", "input": items}))
+    assert refused.status_code == 400
+    assert "input[1].id is" in refused.json()["error"]["message"]
+
+
+async def test_references_to_very_many_responses_are_refused(served):
+    references = [{"type": "item_reference", "id": f"rs_{number}"} for number in range(300)]
+    async with served() as server, client_of(server) as client:
+        with pytest.raises(openai.BadRequestError, match="more than 256 responses"):
+            await client.responses.create(model="", input=references)
 
 
 async def test_a_compaction_stands_for_the_conversation(served):
@@ -234,8 +394,12 @@ async def test_items_of_a_long_conversation_are_read_page_by_page(served, sessio
             session_pages.clear()
             items = client.conversations.items
             ids = [one.id async for one in items.list("s_1_2", order=order, limit=100)]
-            kinds = [("msg", ""), ("fc", "_0")]
-            expected = [f"{kind}_s_1_2_{number}{end}" for number in range(count) for kind, end in kinds]
+            endings = {number: sha256(f"c{number}".encode()).hexdigest()[:8] for number in range(count)}
+            expected = [
+                item
+                for number, ending in endings.items()
+                for item in (f"msg_s_1_2_{number}", f"fc_s_1_2_{number}_{ending}")
+            ]
             assert ids == (expected if order == "asc" else expected[::-1])
             read = sum(len(page.messages) for page in session_pages)
             assert read <= 2.2 * count + 200, "each page reads what it shows, and not the whole conversation"

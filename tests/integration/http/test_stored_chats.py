@@ -29,6 +29,23 @@ async def test_a_stored_chat_is_found_with_all_its_choices(served):
         assert [(one.role, one.content) for one in messages.data] == [("system", "Be kind."), ("user", "hi")]
 
 
+async def test_stored_messages_have_the_roles_and_the_ids_that_were_sent(served):
+    call = {"id": "toolu_a/b+c=", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": ""},
+        {"role": "system", "content": "Answer."},
+    ]
+    async with served() as server, client_of(server) as client:
+        made = await client.chat.completions.create(model="", messages=messages, store=True)
+        stored = (await client.chat.completions.messages.list(made.id)).data
+    assert [(one.role, one.content) for one in stored] == [(one["role"], one["content"] or "") for one in messages]
+    assert [one.to_dict() for one in stored[2].tool_calls] == [call]
+    assert stored[3].to_dict()["tool_call_id"] == call["id"]
+
+
 async def test_stored_chats_are_listed_by_model_and_metadata_oldest_first(served):
     async with served(models={"*": ""}) as server, client_of(server) as client:
         await server.chat()

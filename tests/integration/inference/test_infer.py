@@ -144,7 +144,7 @@ async def test_cancelling_stops_decoding_within_one_step_and_frees_the_engine(in
     def pause(_tokens):
         if len(engine.batches) == 5:
             reached.set()
-            go_on.wait(5)
+            go_on.wait(60)
 
     engine = ScriptedEngine("x" * 300, on_decode=pause)
     stub = await inference(engine)
@@ -172,7 +172,9 @@ async def test_a_deadline_reaches_the_decode_loop(inference):
 
 async def test_a_full_queue_is_refused_with_a_delay(inference):
     hold = threading.Event()
-    stub = await inference(ScriptedEngine("x", on_decode=lambda _tokens: hold.wait(5)), queue_capacity=1, max_running=1)
+    stub = await inference(
+        ScriptedEngine("x", on_decode=lambda _tokens: hold.wait(60)), queue_capacity=1, max_running=1
+    )
     running = [asyncio.create_task(collect(stub, chat())) for _ in range(2)]
     try:
         for _ in range(100):

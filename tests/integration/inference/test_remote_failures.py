@@ -233,7 +233,8 @@ async def test_silence_ends_at_the_limit_of_the_alias(engine, serve, protocol):
     with pytest.raises(Unavailable, match=r"silent for 0\.2 s|in time|broke") as failed:
         await ask(stub)
     assert failed.value.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
-    await asyncio.wait_for(hold.left.wait(), 5)
+    if hold.reached.is_set():  # On a busy machine, the engine may be silent before it says anything.
+        await asyncio.wait_for(hold.left.wait(), 60)
 
 
 @pytest.mark.parametrize("protocol", [protocol for protocol in PROTOCOLS if protocol.quiet], indirect=True, ids=str)
@@ -254,9 +255,12 @@ async def test_the_callers_deadline_ends_the_call_at_the_engine(engine, serve):
     stub = await serve()
     hold = Hold()
     engine.script = hold
-    with pytest.raises(DeadlineExceeded):
-        await ask(stub, timeout_s=0.3)
-    await asyncio.wait_for(hold.left.wait(), 5)
+    timeout_s = 0.3
+    while not hold.reached.is_set():  # A busy machine may need more time to reach the engine.
+        with pytest.raises(DeadlineExceeded):
+            await ask(stub, timeout_s=timeout_s)
+        timeout_s *= 2
+    await asyncio.wait_for(hold.left.wait(), 60)
 
 
 @pytest.mark.parametrize("is_streaming", [False, True])
@@ -265,9 +269,9 @@ async def test_a_cancelled_caller_is_gone_from_the_engine_at_once(engine, serve,
     hold = Hold()
     engine.script = [protocol.piece("a"), hold] if is_streaming else hold
     call = stub.Infer(CHAT)
-    await asyncio.wait_for(hold.reached.wait(), 5)
+    await asyncio.wait_for(hold.reached.wait(), 60)
     call.cancel()
-    await asyncio.wait_for(hold.left.wait(), 5)
+    await asyncio.wait_for(hold.left.wait(), 60)
     engine.script = spoken(protocol, "next")
     assert text_of(await ask(stub)) == "next"
 
@@ -277,8 +281,8 @@ async def test_calls_beyond_the_limit_wait_and_beyond_the_queue_are_refused(engi
     hold = Hold()
     engine.script = [hold, *spoken(protocol, "x")]
     calls = [asyncio.create_task(ask(stub)) for _ in range(2)]
-    await asyncio.wait_for(hold.reached.wait(), 5)
-    async with asyncio.timeout(5):
+    await asyncio.wait_for(hold.reached.wait(), 60)
+    async with asyncio.timeout(60):
         while (load := await call_unary("inference", stub.GetLoad, pb.GetLoadRequest())).queued_requests < 1:  # noqa: ASYNC110 - it is over there
             await asyncio.sleep(0.01)
     assert (load.running_sequences, load.sequence_capacity, load.queue_capacity) == (1, 1, 1)

@@ -71,7 +71,7 @@ async def test_whoever_waits_or_runs_when_the_engine_breaks_is_told_at_once_and_
 
     def die(_slices):
         reached.set()
-        release.wait(5)
+        release.wait(60)
         raise ZeroDivisionError
 
     generation = generation_over(ScriptedEngine(on_decode=die), max_running=1)
@@ -81,7 +81,7 @@ async def test_whoever_waits_or_runs_when_the_engine_breaks_is_told_at_once_and_
         await asyncio.sleep(0.01)
     changed = generation.loop.when_idle(lambda: None)
     release.set()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         for outcome in await asyncio.gather(*running, return_exceptions=True):
             assert isinstance(outcome, Unavailable)
             assert outcome.code is ErrorCode.INFERENCE_MODEL_UNAVAILABLE
@@ -164,7 +164,7 @@ async def test_thousands_of_requests_leave_nothing_behind():
     gc.collect()
     before = len(gc.get_objects())
     await ask_many(200, 10_000)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while generation.loop.scheduler.has_work:  # noqa: ASYNC110 - the engine's thread tells nobody that it idles
             await asyncio.sleep(0.01)
     gc.collect()
@@ -183,7 +183,7 @@ async def test_a_change_waits_for_who_is_decoded_and_who_comes_meanwhile_waits_f
     def decode(_slices):
         order.append("step")
         reached.set()
-        release.wait(5)
+        release.wait(60)
 
     def change(then=lambda: None):
         order.append("change")

@@ -179,7 +179,7 @@ async def test_nothing_is_adopted_while_the_engine_changes(replica_of, store):
 
     def change():
         changing.set()
-        may_end.wait(10)
+        may_end.wait(60)
 
     loop, adopted = replica.generation.loop, []
     adopt = loop.adopt
@@ -274,7 +274,7 @@ async def test_a_store_that_is_stuck_delays_a_request_once_and_has_one_thread(re
 async def test_few_prompts_wait_for_a_slow_store_and_the_others_are_computed(replica_of, store):
     stuck = StuckStore()
     stuck.blocks = store.blocks
-    replica = replica_of(stuck)
+    replica = replica_of(stuck, read_s=30)
     prompts = [f"{number}{PROMPT}" for number in range(MAX_WAITING)]
     waiting = [asyncio.create_task(replica.ask()), *(asyncio.create_task(replica.ask(prompt)) for prompt in prompts)]
     await until(lambda: len(replica.storage._waiting) == MAX_WAITING)
@@ -299,7 +299,7 @@ async def test_a_store_that_was_slow_is_read_again_after_some_time(replica_of, s
     monkeypatch.setattr(prefix_storage, "REST_S", 0.1)
     stuck = StuckStore()
     stuck.blocks = store.blocks
-    replica = replica_of(stuck, read_s=0.05)
+    replica = replica_of(stuck, read_s=2.0)
     assert await replica.ask(PROMPT[:BLOCK_TOKENS]) == ("xyz", 0)
     stuck.may_go_on.set()
     await asyncio.sleep(0.2)
@@ -329,7 +329,7 @@ async def test_a_request_whose_prompt_is_read_while_the_model_closes_is_told_so(
     await asyncio.to_thread(replica.generation.loop.close)
     stuck.may_go_on.set()
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(asked, 10)
+        await asyncio.wait_for(asked, 60)
 
 
 class StuckWriter(MemoryPrefixStore):

@@ -84,7 +84,7 @@ async def load_of(stub):
 
 async def until(stub, is_so):
     """Wait until the engine's load is as it should be."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so(await load_of(stub)):  # noqa: ASYNC110 - as a gateway looks
             await asyncio.sleep(0.01)
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.mcp.settings import McpSettings
 from tests.support.mcp_app import LEGACY, MODERN, call, initialize, result_in
-from tests.support.scripted_services import ScriptedInference, scripted_services
+from tests.support.scripted_services import ScriptedInference, ScriptedTools, scripted_services
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens on it
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -15,7 +15,7 @@ LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
 async def no_session(server):
     """Wait until no session is open."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while server.app.sessions.count:  # noqa: ASYNC110 - a session has no event
             await asyncio.sleep(0.01)
 
@@ -53,6 +53,31 @@ async def test_clients_with_a_session_without_one_and_of_the_newer_wire_are_serv
 async def test_pages_of_other_hosts_do_not_get_in(served, headers, status):
     async with served() as server:
         assert (await server.post(LIST, **headers)).status_code == status
+
+
+async def test_a_listed_page_may_call_and_read_the_answers(served):
+    page = {"origin": "https://page.example"}
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "mcp-protocol-version"}
+    async with served(allowed_origins=tuple(page.values())) as server:
+        preflight = await server.http.options(server.url, headers={**page, **asks})
+        answered = await server.post(LIST, **page)
+        refused = await server.http.request("PUT", server.url, headers=page)
+        other = await server.http.options(server.url, headers={"origin": "https://evil.example", **asks})
+    assert (preflight.status_code, answered.status_code, refused.status_code, other.status_code) == (204, 200, 405, 403)
+    for response in (preflight, answered, refused):
+        assert response.headers["access-control-allow-origin"] == "https://page.example"
+    assert preflight.headers["access-control-allow-headers"] == "mcp-protocol-version"
+    assert "mcp-session-id" in answered.headers["access-control-expose-headers"]
+    assert "access-control-allow-origin" not in other.headers
+
+
+async def test_characters_that_break_line_readers_are_escaped(served):
+    text = "a\u2028b\u2029c\x85d"
+    async with served(scripted_services(tools=ScriptedTools(result=text))) as server:
+        session = await server.open_session()
+        answered = await server.post(call("clock"), session=session)
+    assert all(character not in answered.text for character in "\u2028\u2029\x85")
+    assert result_in(answered)["result"]["content"][0]["text"] == text
 
 
 async def test_further_hosts_and_origins_are_let_in_by_settings(served):
@@ -142,24 +167,24 @@ async def test_a_second_running_request_of_one_id_is_refused_and_the_first_goes_
     async with served(scripted_services(inference=inference)) as server:
         session = await server.open_session()
         first = asyncio.create_task(server.post(call("ask", {"question": "Wait."}), session=session))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         refused = await server.post(call("clock"), session=session)
         assert refused.status_code == 400
         assert "runs already" in refused.json()["error"]["message"]
         cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
         await server.post(cancel, session=session)
-        assert "error" in result_in(await asyncio.wait_for(first, 5))
+        assert "error" in result_in(await asyncio.wait_for(first, 60))
 
 
 async def test_one_more_request_than_may_run_is_refused(served):
     inference = ScriptedInference(None)
     async with served(scripted_services(inference=inference), max_streams=1) as server:
         waiting = asyncio.create_task(server.post(call("ask", {"question": "Wait."})))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         refused = await server.post(LIST)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         waiting.cancel()
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
 
 
 async def test_a_body_that_does_not_arrive_is_given_up(served):

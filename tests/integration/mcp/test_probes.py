@@ -42,9 +42,11 @@ async def test_probes_are_answered_at_every_form_of_host(host):
 async def test_a_port_that_is_taken_and_an_address_of_another_machine_are_told_apart():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port} for probes: Address already in use"):
+        refusal = rf"127\.0\.0\.1:{port} for probes: the port is in use: change PAGANTIC_MCP_ADMIN_PORT"
+        with pytest.raises(OSError, match=refusal):
             await answering_probes(settings_of("127.0.0.1", port)).__aenter__()
-    with pytest.raises(OSError, match=rf"192\.0\.2\.1:{port} for probes: Cannot assign requested address"):
+    refusal = rf"192\.0\.2\.1:{port} for probes: cannot assign requested address: change PAGANTIC_MCP_HOST"
+    with pytest.raises(OSError, match=refusal):
         await answering_probes(settings_of("192.0.2.1", port)).__aenter__()
 
 

@@ -83,5 +83,5 @@ async def test_a_client_that_closes_the_streams_ends_the_server_and_its_executio
         progress = await send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 20) == 0
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
     assert progress["method"] == "notifications/progress"

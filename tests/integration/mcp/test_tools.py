@@ -229,9 +229,9 @@ async def test_a_call_that_the_client_cancels_stops_its_execution(served, mode):
     inference = ScriptedInference(None)
     async with served(scripted_services(inference=inference)) as server, Client(server.url, mode=mode) as client:
         calling = asyncio.create_task(client.call_tool("ask", {"question": "Wait."}))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         calling.cancel()
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
@@ -248,9 +248,9 @@ async def test_a_client_that_leaves_stops_its_execution(served, version):
             }
             headers = {"mcp-method": "tools/call", "mcp-name": "ask"}
         leaving = asyncio.create_task(server.post(message, version=version, session=session, **headers))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         leaving.cancel()
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
 
 
 async def test_a_session_that_is_deleted_stops_its_executions(served):
@@ -258,9 +258,9 @@ async def test_a_session_that_is_deleted_stops_its_executions(served):
     async with served(scripted_services(inference=inference)) as server:
         session = await server.open_session()
         calling = asyncio.create_task(server.post(call("ask", {"question": "Wait."}), session=session))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         deleted = await server.http.delete(server.url, headers=server.headers(session=session))
-        await asyncio.wait_for(inference.stopped.wait(), 5)
+        await asyncio.wait_for(inference.stopped.wait(), 60)
         await calling
         assert deleted.status_code == 200
         assert server.app.sessions.count == 0
@@ -270,7 +270,7 @@ async def test_one_more_call_than_may_run_is_refused_in_words(served):
     inference = ScriptedInference(None)
     async with served(scripted_services(inference=inference), max_calls=1) as server, Client(server.url) as client:
         calling = asyncio.create_task(client.call_tool("ask", {"question": "Wait."}))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         result = await client.call_tool("ask", {"question": "Me too."})
         calling.cancel()
     assert result.is_error

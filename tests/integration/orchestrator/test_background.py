@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pagantic.common.v1 import error_pb2
+from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
@@ -26,7 +26,7 @@ class Halting(ScriptedInference):
         self.calls += 1
         async for part in super().infer(command, hints):
             yield part
-            if getattr(part, "content", "") == "two":
+            if getattr(part, "content", "") == "two ":
                 self.waiting.set()
                 await self.sign.wait()
 
@@ -74,7 +74,7 @@ async def test_a_request_in_the_background_goes_on_when_its_caller_leaves(tmp_pa
         await asyncio.sleep(0.1)
         halting.sign.set()
         for events in await asyncio.gather(*following):
-            assert text_of(events) == "onetwothreefour", "also what had streamed before"
+            assert text_of(events) == WORDS.content, "also what had streamed before"
             assert events[-1].completed.response.content == WORDS.content
         assert halting.calls == 1
 
@@ -86,7 +86,7 @@ async def test_who_follows_may_leave_and_come_back_for_what_came_after(tmp_path,
         request = pb.FollowExecutionRequest(request_id="r")
         seen = []
         stream = call_stream("orchestrator", stub.FollowExecution, request, 10)
-        while not text_of(seen).endswith("two"):
+        while not text_of(seen).endswith("two "):
             seen.append(await anext(stream))
         await stream.aclose()
         halting.sign.set()
@@ -204,6 +204,84 @@ async def test_messages_are_appended_to_a_conversation(tmp_path):
         update = pb.UpdateSessionRequest(session_id="s", appended_messages=list(said) * 101)
         with pytest.raises(InvalidRequest, match="at most 100"):
             await call_unary("orchestrator", stub.UpdateSession, update)
+
+
+async def change(stub, **fields):
+    update = pb.UpdateSessionRequest(session_id="s", **fields)
+    return (await call_unary("orchestrator", stub.UpdateSession, update)).session
+
+
+async def said_in(stub):
+    reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
+    return list(reply.session.messages)
+
+
+async def test_a_message_that_no_turn_could_read_is_refused_when_it_is_added(tmp_path):
+    user, assistant = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT
+    wrong = [
+        (message_pb2.Message(role=user, content="hi", name="x"), "must not carry name"),
+        (message_pb2.Message(role=user, removed=True), "must not carry removed"),
+        (
+            message_pb2.Message(role=assistant, tool_calls=[message_pb2.ToolCall(id="\n", name="clock")]),
+            r"tool_calls\[0\].id '\\n' must have",
+        ),
+    ]
+    async with orchestrator(tmp_path) as stub:
+        for message, said in wrong:
+            with pytest.raises(InvalidRequest, match=rf"appended_messages\[1\] .*{said}"):
+                await change(stub, appended_messages=[message_pb2.Message(role=user, content="a"), message])
+        with pytest.raises(NotFound):
+            await said_in(stub)
+
+
+async def test_messages_are_replaced_and_removed_and_the_next_turn_is_without_them(tmp_path):
+    inference = ScriptedInference()
+    inference.outputs = [answer("hello")]
+    user, assistant = message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT
+    call = message_pb2.ToolCall(id="toolu_a/b", name="clock", arguments_json="{}")
+    result = message_pb2.Message(role=message_pb2.ROLE_TOOL, tool_call_id=call.id, name="clock", content="noon")
+    stored = [
+        message_pb2.Message(role=user, content="wrong"),
+        message_pb2.Message(role=assistant),
+        message_pb2.Message(role=assistant, content="right", tool_calls=[call]),
+        result,
+    ]
+    async with orchestrator(tmp_path, scripted_services(inference)) as stub:
+        await change(stub, appended_messages=stored)
+        new = message_pb2.Message(role=user, content="new")
+        changed = await change(stub, replaced_messages={0: new}, appended_messages=[new])
+        assert changed.message_count == 5
+        await execute(stub, system_request("now", session_id="s"))
+        assert [message.content for message in inference.commands[0].messages] == ["new", "right", "noon", "new", "now"]
+        without = message_pb2.Message(role=assistant, content="right")
+        gone = message_pb2.Message(role=user, removed=True)
+        await change(stub, replaced_messages={2: without, 4: gone})
+        await execute(stub, system_request("again", session_id="s"))
+        shown = ["new", "right", "now", "hello", "again"]
+        assert [message.content for message in inference.commands[1].messages] == shown
+        messages = await said_in(stub)
+        assert messages[:5] == [new, stored[1], without, result, gone]
+        assert len(messages) == 9
+
+
+@pytest.mark.parametrize(
+    ("replaced", "said"),
+    [
+        ({1: message_pb2.Message(role=message_pb2.ROLE_USER)}, "has no message at position 1"),
+        ({-1: message_pb2.Message(role=message_pb2.ROLE_USER)}, "has no message at position -1"),
+        ({0: message_pb2.Message(role=message_pb2.ROLE_USER, content="a", removed=True)}, "must carry its role alone"),
+        ({0: message_pb2.Message(role=message_pb2.ROLE_USER, name="a")}, r"replaced_messages\[0\] .*name"),
+        ({n: message_pb2.Message(role=message_pb2.ROLE_USER) for n in range(101)}, "at most 100"),
+    ],
+)
+async def test_a_message_that_cannot_be_replaced_is_refused_and_nothing_changes(tmp_path, replaced, said):
+    async with orchestrator(tmp_path) as stub:
+        before = await change(stub, appended_messages=[message_pb2.Message(role=message_pb2.ROLE_USER, content="hi")])
+        with pytest.raises(InvalidRequest, match=said):
+            await change(stub, replaced_messages=replaced, state_json={"a": "1"}, appended_messages=[])
+        reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
+        assert (reply.session.message_count, reply.session.messages[0].content) == (before.message_count, "hi")
+        assert not reply.session.state_json
 
 
 async def test_a_stored_execution_is_given_without_waiting_between_its_parts(tmp_path, monkeypatch):

@@ -120,7 +120,7 @@ async def test_the_requests_that_run_have_so_many_bytes_in_all(tmp_path):
     services = scripted_services(inference=inference)
     async with orchestrator(tmp_path, services, max_running_bytes=10_000) as stub:
         running = asyncio.create_task(execute(stub, system_request("x" * 6_000, request_id="r")))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         with pytest.raises(Overloaded, match=r"have 60\d\d bytes already, and this one 60\d\d, the limit is 10000"):
             await execute(stub, system_request("y" * 6_000))
         inference.outputs = [answer()]
@@ -138,7 +138,7 @@ async def test_callers_that_join_a_request_count_with_their_bytes_too(tmp_path, 
     join = {"execute": execute, "collect": collect}[call]
     async with orchestrator(tmp_path, scripted_services(inference=inference), max_running_bytes=15_000) as stub:
         first = asyncio.create_task(join(stub, request))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         second = asyncio.create_task(join(stub, request))
         (run,) = stub.executions.registry
         await until(lambda: run.watcher_count == 2)
@@ -154,7 +154,7 @@ async def test_callers_that_join_a_request_count_with_their_bytes_too(tmp_path, 
 
 
 async def until(is_so):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - as a caller looks
             await asyncio.sleep(0.01)
 
@@ -235,7 +235,7 @@ async def test_what_is_planned_counts_with_its_bytes_too(tmp_path):
     large = system_request("x" * 6_000, mode=execution_pb2.MODE_PLAN)
     async with orchestrator(tmp_path, services, max_running_bytes=10_000) as stub:
         planning = asyncio.create_task(create_plan(stub, large))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         for call in (create_plan, execute):
             with pytest.raises(Overloaded, match=r"have 60\d\d bytes already, and this one 60\d\d, the limit is 10000"):
                 await call(stub, large)

@@ -191,7 +191,7 @@ async def test_a_request_that_is_stopped_while_the_score_is_asked_keeps_its_text
     async with orchestrator(tmp_path, services) as stub:
         request = system_request("Which?", request_id="r", mode=execution_pb2.MODE_CHAT, session_id="s", **FIELDS)
         running = asyncio.create_task(execute(stub, request))
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(asked.wait(), 60)
         await stub.CancelExecution(pb.CancelExecutionRequest(request_id="r"))
         response = await running
         (record,) = (await stub.GetSession(pb.GetSessionRequest(session_id="s"))).session.messages[-1:]

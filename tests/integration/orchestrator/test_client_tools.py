@@ -1,5 +1,7 @@
 """Tools that the caller runs, over real sockets and with a real journal."""
 
+from dataclasses import replace
+
 import pytest
 
 from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
@@ -12,9 +14,16 @@ from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from tests.support import scripted_peers
 from tests.support.orchestrator_app import crash, execute, orchestrator, system_request
-from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
+from tests.support.scripted_services import (
+    ScriptedConstraint,
+    ScriptedInference,
+    ScriptedTools,
+    answer,
+    scripted_services,
+)
 
 OPEN = message_pb2.ToolDefinition(name="open_door", description="Opens.", parameters_json='{"type":"object"}')
+BELL = message_pb2.ToolDefinition(name="bell", description="Rings.")
 CLOCK = message_pb2.ToolDefinition(name="clock", description="Tells.")
 CALL = ToolCall("c1", "open_door", '{"door":1}')
 ASKED = ToolCall("c2", "clock", "{}")
@@ -72,6 +81,42 @@ async def test_a_result_of_another_tool_in_the_same_turn_is_there_after_a_crash(
     assert [call.name for call in response.tool_calls_made] == ["clock"]
 
 
+STRICT = message_pb2.ToolDefinition(
+    name="open_door", description="Opens.", parameters_json='{"type":"object","properties":{"door":{"type":"string"}}}'
+)
+MENDED = ToolCall("c3", "open_door", '{"door":"1"}')
+
+
+async def test_the_model_corrects_arguments_that_break_the_schema_of_the_callers_tool(tmp_path):
+    inference = ScriptedInference(answer("", calls=[CALL]), answer("", calls=[MENDED]))
+    services = scripted_services(inference=inference, constraint=ScriptedConstraint(CALL.arguments_json))
+    async with orchestrator(tmp_path, services) as stub:
+        response = await execute(stub, system_request(client_tools=[STRICT]))
+    assert [call.arguments_json for call in response.tool_calls] == ['{"door":"1"}']
+    assert not response.warnings
+    assert "arguments are not right" in inference.commands[1].messages[-1].content
+
+
+async def test_arguments_that_stay_wrong_go_to_the_caller_with_a_warning(tmp_path):
+    inference = ScriptedInference(answer("", calls=[CALL]))
+    constraint = ScriptedConstraint(CALL.arguments_json)
+    async with orchestrator(tmp_path, scripted_services(inference=inference, constraint=constraint)) as stub:
+        response = await execute(stub, system_request(client_tools=[STRICT]))
+    assert [call.arguments_json for call in response.tool_calls] == ['{"door":1}']
+    assert [warning.code for warning in response.warnings] == ["tool_arguments_invalid"]
+    assert len(inference.commands) == 2
+
+
+async def test_arguments_that_the_decoder_held_and_those_without_a_schema_are_not_checked(tmp_path):
+    held = replace(answer("", calls=[CALL]), calls_held=True)
+    for output, tool in ((held, STRICT), (answer("", calls=[replace(CALL, name="bell")]), BELL)):
+        inference = ScriptedInference(output)
+        constraint = ScriptedConstraint(CALL.arguments_json)
+        async with orchestrator(tmp_path, scripted_services(inference=inference, constraint=constraint)) as stub:
+            response = await execute(stub, system_request(client_tools=[tool]))
+        assert (len(response.tool_calls), len(response.warnings), len(inference.commands)) == (1, 0, 1)
+
+
 def delta(**fields):
     return pb.InferResponse(delta=pb.CandidateDelta(output_tokens=1, **fields))
 
@@ -93,6 +138,38 @@ async def calls_in_pieces(_number):
     ]
     yield pb.InferResponse(candidate_end=pb.CandidateEnd(finish_reason=TOOL, tool_calls=calls, output_tokens=9))
     yield pb.InferResponse(completed=pb.InferenceCompleted(usage=usage_pb2.TokenUsage(output_tokens=9)))
+
+
+async def wrong_then_right(number):
+    yield pb.InferResponse(
+        started=pb.InferenceStarted(prompt_tokens=1, model=message_pb2.ModelInfo(name="far", capabilities=["remote"]))
+    )
+    call = CALL if number == 1 else MENDED
+    yield piece(0, "", call.id, call.name)
+    yield piece(0, call.arguments_json)
+    calls = [message_pb2.ToolCall(id=call.id, name=call.name, arguments_json=call.arguments_json)]
+    yield pb.InferResponse(candidate_end=pb.CandidateEnd(finish_reason=TOOL, tool_calls=calls, output_tokens=9))
+    yield pb.InferResponse(completed=pb.InferenceCompleted(usage=usage_pb2.TokenUsage(output_tokens=9)))
+
+
+async def test_calls_of_a_remote_model_are_streamed_once_they_are_right(tmp_path):
+    async with (
+        scripted_peers.served(scripted_peers.ScriptedInference(wrong_then_right)) as (_, port),
+        open_channel(f"127.0.0.1:{port}", max_message_bytes=1 << 20) as channel,
+    ):
+        services = scripted_services(
+            inference=GrpcInference(channel, 1.0), constraint=ScriptedConstraint(CALL.arguments_json)
+        )
+        async with orchestrator(tmp_path, services) as stub:
+            request = system_request(client_tools=[STRICT])
+            events = [event async for event in call_stream("orchestrator", stub.ExecuteStream, request)]
+    pieces = [event.tool_call_delta for event in events if event.HasField("tool_call_delta")]
+    assert [(one.index, one.id, one.name, one.arguments_json) for one in pieces] == [
+        (0, "c3", "open_door", ""),
+        (0, "", "", '{"door":"1"}'),
+    ]
+    assert not [event for event in events if event.HasField("attempt_discarded")]
+    assert [call.id for call in events[-1].completed.response.tool_calls] == ["c3"]
 
 
 async def test_calls_of_client_tools_are_streamed_piece_by_piece(tmp_path):

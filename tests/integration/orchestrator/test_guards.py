@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -327,6 +328,20 @@ async def test_a_guard_that_fails_or_is_late_is_closed_or_open_and_says_so(tmp_p
             assert response.content == "hello"
         else:
             assert (response.error.code, response.error.retryable) == (BLOCKED, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Landlock is of Linux")
+async def test_a_guard_reads_files_of_its_own_where_the_file_permits_it(tmp_path, monkeypatch):
+    offer_own_guard(tmp_path, monkeypatch)
+    model = tmp_path / "models" / "weights"
+    model.parent.mkdir()
+    model.touch()
+    rule = guard("own", "input", options={"file": str(model)})
+    async with guarded(tmp_path, rule, folders=[model.parent]):
+        pass
+    with pytest.raises(InvalidRequest, match=r"cannot read '.*/models/weights': name its folder in `folders`"):
+        async with guarded(tmp_path, rule):
+            pass
 
 
 async def test_an_open_guard_that_fails_lets_the_held_text_out(tmp_path, monkeypatch):

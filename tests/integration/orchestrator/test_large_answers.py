@@ -122,7 +122,7 @@ async def test_an_answer_that_does_not_end_is_stopped_at_a_size_that_every_call_
     request = system_request(request_id="r")
     async with talking(tmp_path) as (stub, talker):
         events = await collect(stub, request)
-        await asyncio.wait_for(talker.stopped.wait(), 10)
+        await asyncio.wait_for(talker.stopped.wait(), 60)
         again = await execute(stub, request)
         found = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="r"))
         stored = await whole_timeline(stub, "r")

@@ -135,7 +135,7 @@ async def test_a_cancel_stops_the_writing_of_queries(tmp_path):
     async with orchestrator(tmp_path, scripted_services(inference, context=ScriptedContext(*CHUNKS))) as stub:
         request = system_request("Which?", request_id="r1", context=expanding(queries=2))
         running = asyncio.create_task(execute(stub, request))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
         response = await running
     assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL

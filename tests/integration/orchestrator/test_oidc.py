@@ -100,6 +100,39 @@ async def test_an_issuer_may_stand_for_one_tenant_and_fixed_scopes(provider):
     assert (caller.tenant, caller.scopes) == ("ci", {Scope.EXECUTE})
 
 
+@pytest.mark.parametrize(
+    ("tenants", "permitted", "refused"),
+    [
+        ((), {"acme", "beta"}, {"default"}),
+        (("acme", "gamma"), {"acme", "gamma"}, {"beta", "default"}),
+        (("default",), {"default"}, {"acme"}),
+    ],
+)
+async def test_an_issuer_speaks_for_its_tenants_alone(provider, tenants, permitted, refused):
+    issuer = Issuer(AUDIENCE, tenant_claim="org", tenants=frozenset(tenants))
+    async with knowing_tokens({provider.url: issuer}, Keys()) as tokens:
+        for tenant in permitted:
+            assert (await let_in(tokens, provider.token(org=tenant))).tenant == tenant
+        for tenant in refused:
+            with pytest.raises(Unauthenticated):
+                await let_in(tokens, provider.token(org=tenant))
+
+
+async def test_no_issuer_names_the_tenants_of_another(provider):
+    other = IdentityProvider(FOREIGN)
+    issuers = {
+        provider.url: Issuer(AUDIENCE, tenant_claim="org", tenants=frozenset({"acme"})),
+        other.url: Issuer(AUDIENCE, tenant_claim="org", tenants=frozenset({"beta"})),
+    }
+    try:
+        async with knowing_tokens(issuers, Keys()) as tokens:
+            assert (await let_in(tokens, provider.token())).tenant == "acme"
+            with pytest.raises(Unauthenticated):
+                await let_in(tokens, other.token())
+    finally:
+        other.close()
+
+
 def secs(offset):
     return int(time.time()) + offset
 
@@ -347,6 +380,15 @@ async def test_a_token_checked_before_is_refused_once_its_key_is_gone(provider):
         ({"https://id.example.com": {"audience": "", "tenant": "t"}}, "audience is empty"),
         ({"https://id.example.com": {"audience": "a"}}, "either tenant or tenant_claim"),
         ({"https://id.example.com": {"audience": "a", "tenant": "t", "tenant_claim": "c"}}, "either tenant or"),
+        ({"https://id.example.com": {"audience": "a", "tenant": "t", "tenants": ["t"]}}, "needs a tenant_claim"),
+        ({"https://id.example.com": {"audience": "a", "tenant_claim": "c", "tenants": ["a b"]}}, "not an id"),
+        (
+            {
+                "https://id.example.com": {"audience": "a", "tenant_claim": "c"},
+                "https://ci.example.com": {"audience": "a", "tenant": "t"},
+            },
+            "one of several issuers: list its tenants",
+        ),
         ({"https://id.example.com": {"audience": "a", "tenant": "t", "scope": ["read"]}}, "scope"),
         ({"https://id.example.com": {"audience": "a", "tenant": "t", "scopes": ["all"]}}, "execute"),
     ],

@@ -184,7 +184,7 @@ async def test_what_was_said_before_a_cancel_is_in_the_response_the_usage_and_th
     inference = Speaking([STARTED, delta("Once "), delta("upon"), None], [STARTED, delta("hi"), done("hi")])
     async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
         running = asyncio.create_task(execute(stub, system_request("a tale", request_id="r", session_id="s")))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r"))
         response = await running
         assert response.error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
@@ -335,7 +335,7 @@ async def test_a_request_that_is_sent_again_while_it_is_being_cancelled_runs_aga
     inference = Speaking([STARTED, None], [STARTED, delta("hi"), done("hi")])
     async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
         first = asyncio.create_task(execute(stub, system_request(request_id="r")))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         cancel = asyncio.create_task(
             call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r"))
         )

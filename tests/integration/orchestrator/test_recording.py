@@ -79,7 +79,7 @@ async def test_a_cancel_while_the_outcome_is_stored_changes_nothing(tmp_path):
     journal = SlowJournal(tmp_path)
     async with orchestrator(tmp_path, scripted_services(inference=inference), journal=journal) as stub:
         running = asyncio.create_task(execute(stub, system_request(request_id="r1")))
-        await asyncio.wait_for(journal.finishing.wait(), 5)
+        await asyncio.wait_for(journal.finishing.wait(), 60)
         reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r1"))
         response = await running
         assert reply.state == execution_pb2.LIFECYCLE_STATE_COMPLETE
@@ -99,7 +99,7 @@ async def test_a_caller_that_leaves_while_it_is_admitted_leaves_no_zombie(tmp_pa
     journal = SlowJournal(tmp_path)
     async with orchestrator(tmp_path, scripted_services(inference=ScriptedInference(None)), journal=journal) as stub:
         call = stub.Execute(system_request(request_id="r1"))
-        await asyncio.wait_for(journal.admitting.wait(), 5)
+        await asyncio.wait_for(journal.admitting.wait(), 60)
         call.cancel()
         await asyncio.sleep(2 * SlowJournal.delay_s)
         execution = await ended(stub, "r1")

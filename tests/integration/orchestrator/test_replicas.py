@@ -79,7 +79,7 @@ async def test_a_plan_that_was_given_up_is_taken_up_again_and_one_that_cannot_be
             record = ExecutionRecord(request_id, "", "", Mode.PLAN, now, State.INIT, now, 1, fingerprint_of(PLAN))
             await journal.admit(record, entry or Admitted(request_from_proto(PLAN, "p")))
         await journal.release([execution("unreadable"), execution("p")])
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         await cancel(stub, "p")
         unread = await call_unary("orchestrator", stub.GetExecution, pb.GetExecutionRequest(request_id="unreadable"))
     assert unread.execution.response == execution_pb2.SystemResponse()

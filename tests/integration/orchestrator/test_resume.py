@@ -93,7 +93,7 @@ async def test_a_plan_is_taken_up_without_being_asked_and_who_comes_joins_it(int
     inference = ScriptedInference(None)
     services, presence = scripted_services(inference=inference), {"resumes_plans": True}
     async with orchestrator(interrupted_plan, services, presence=presence) as stub:
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         joined = asyncio.create_task(execute(stub, THREE_STEPS))
         with pytest.raises(PreconditionFailed, match="is not interrupted: it runs"):
             await resume(stub, "p")
@@ -131,7 +131,7 @@ async def crash_again(folder, services, inference, count):
     left = folder / "left"
     left.mkdir()
     async with orchestrator(folder, services, presence={"resumes_plans": True}) as stub:
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         await stored(stub, "p", lambda events: actions(events).count("execution.resumed") == count)
         for name in ("journal.sqlite3", "journal.sqlite3-wal"):
             (left / name).write_bytes((folder / name).read_bytes())
@@ -261,7 +261,7 @@ async def test_a_resume_does_not_renew_the_time_that_an_execution_was_admitted_w
     folder = tmp_path / "left"
     async with orchestrator(tmp_path, scripted_services(inference=inference), max_execution_s=1.5) as stub:
         running = asyncio.create_task(execute(stub, request))
-        await asyncio.wait_for(inference.waiting.wait(), 5)
+        await asyncio.wait_for(inference.waiting.wait(), 60)
         await stored(stub, "r", lambda events: "inference.start" in actions(events))
         leave(tmp_path, folder)
         response = await running

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
+from pagantic_common.domain.calls.principal import work_of
+from pagantic_common.domain.errors import Unavailable
+from pagantic_common.rpc.access.tenant_tokens import TenantTokens, read_signing_key, write_key_pair
+from services.tools.adapters.builtin import python_code, sql
 from tests.support.tool_service import make_database, tool_service
 
 
@@ -102,3 +109,73 @@ async def test_a_database_answers_selects(tmp_path):
         assert "CREATE TABLE city" in schema.text
         wrong = await tools.call("sql_query", database="cities", query="SELECT nme FROM city")
         assert wrong.text == "tool 'sql_query' failed: the query failed: no such column: nme"
+
+
+async def test_a_tenant_with_endless_code_keeps_python_from_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(python_code, "MAX_RUN_S", 3.0)
+    signing, verifying = write_key_pair(tmp_path)
+    tokens = TenantTokens(read_signing_key(signing))
+    async with tool_service(auth="tokens", verifying_keys_file=verifying, max_retries=0) as tools:
+        acme, beta = (tools.of(tokens.credentials("tools", work_of(tenant))) for tenant in ("acme", "beta"))
+        assert (await beta.call("python", code="6 * 7")).text == "42\n"
+        endless = [asyncio.create_task(acme.call("python", code="while True: pass")) for _ in range(6)]
+        await asyncio.sleep(0.3)
+        for _ in range(5):
+            assert (await beta.call("python", code="6 * 7")).text == "42\n"
+        assert not any(call.done() for call in endless)
+        answers = await asyncio.gather(*endless)
+        assert {answer.code for answer in answers} == {"TOOL_EXECUTION_FAILED"}, "each had its time, and no breaker"
+
+
+def make_logged_database(path):
+    """Make a database with a write-ahead log. Returns a connection, until whose end the log is beside the file."""
+    connection = sqlite3.connect(make_database(path), isolation_level=None)
+    assert connection.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    connection.execute("INSERT INTO city VALUES ('Bonn', 336000, NULL)")
+    return connection
+
+
+def names_in(folder):
+    return [path.name for path in folder.iterdir()]
+
+
+async def test_a_database_with_a_write_ahead_log_is_read_and_gets_no_files_beside_it(tmp_path):
+    count = {"database": "cities", "query": "SELECT count(*) FROM city"}
+    connection = make_logged_database(tmp_path / "cities.db")
+    async with tool_service(sql_databases=f"cities={tmp_path / 'cities.db'}") as tools:
+        assert '"rows":[[4]]' in (await tools.call("sql_query", **count)).text
+        connection.execute("INSERT INTO city VALUES ('Jena', 110000, NULL)")
+        assert '"rows":[[5]]' in (await tools.call("sql_query", **count)).text
+        connection.close()
+        assert names_in(tmp_path) == ["cities.db"]
+        assert '"rows":[[5]]' in (await tools.call("sql_query", **count)).text
+        assert names_in(tmp_path) == ["cities.db"]
+
+
+async def test_a_database_is_found_by_a_link_in_another_folder(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "cities.db"
+    link.symlink_to(make_database(tmp_path / "real" / "cities.db"))
+    with closing(make_logged_database(tmp_path / "real" / "logged.db")):
+        (tmp_path / "links" / "logged.db").symlink_to(tmp_path / "real" / "logged.db")
+        async with tool_service(sql_databases=f"cities={link},logged={tmp_path / 'links' / 'logged.db'}") as tools:
+            for name, count in (("cities", 3), ("logged", 4)):
+                answer = await tools.call("sql_query", database=name, query="SELECT count(*) FROM city")
+                assert f'"rows":[[{count}]]' in answer.text
+
+
+async def test_a_log_that_appears_during_a_query_fails_it_once(tmp_path, monkeypatch):
+    with closing(make_logged_database(tmp_path / "cities.db")):
+        pass
+
+    def write_meanwhile(*_):
+        connections.append(sqlite3.connect(tmp_path / "cities.db", isolation_level=None))
+        connections[0].execute("DELETE FROM city")
+        return "{}"
+
+    connections = []
+    monkeypatch.setattr(sql, "rows_to_json", write_meanwhile)
+    with pytest.raises(Unavailable, match="was changed during the query"):
+        sql.query_rows(str(tmp_path / "cities.db"), "SELECT 1", 1000, 5.0)
+    connections[0].close()

@@ -7,6 +7,7 @@ import json
 import os
 import ssl
 import sys
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -121,10 +122,42 @@ QUERIES = {
     ),
     "a value of a gigabyte": ("SELECT zeroblob(1000000000)", FAILED, "too big"),
     "a row of a megabyte": ("SELECT hex(zeroblob(400000))", FAILED, "one row has more than"),
+    "a row of 150 megabytes": ("SELECT " + ",".join(["hex(zeroblob(499000))"] * 150), FAILED, "ask for less"),
+    "a sort of gigabytes": (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT hex(randomblob(400000)) FROM n ORDER BY 1",
+        FAILED,
+        "ask for less",
+    ),
+    "a recursion that keeps gigabytes": (
+        "WITH RECURSIVE n(i) AS (SELECT '' UNION SELECT hex(randomblob(400000)) FROM n) SELECT count(*) FROM n",
+        FAILED,
+        "ask for less",
+    ),
     "an expression 1000 deep": ("SELECT " + "(" * 1000 + "1" + ")" * 1000, FAILED, ""),
     "an infinite number": ("SELECT 9e999", OK, '["inf"]'),
     "a NUL byte": ("SELECT 1\0; DROP TABLE city", FAILED, ""),
     "a database that there is not": ("SELECT 1", INVALID, ""),
+}
+
+
+POO = "\N{PILE OF POO}"
+
+
+def joined(text, count):
+    return json.dumps({"s": text, "l": [""] * count}, separators=(",", ":"), ensure_ascii=False)
+
+
+DOCUMENTS = {
+    "a join of a gigabyte": (joined(POO * 8000, 8000), "join(s, l)", FAILED, "too much of the document"),
+    "a join for each element": (joined("x" * 1000, 8000), "map(&join(`aaaa`, [@,@]), l)", OK, "aaaa"),
+    "joins of joins": (joined("x" * 99, 99), "join(join(join(s, l), l), l)", FAILED, "too much of the document"),
+    "a join of what is no text": (joined("x", 9), "join(s, `[0]`)", FAILED, "invalid type"),
+    "a list that doubles": ("[1]", " | ".join(["[@,@][]"] * 40), FAILED, "too much of the document"),
+    "a value that doubles, as text": ("[1]", " | ".join(["[@,@]"] * 60) + " | to_string(@)", FAILED, "too much"),
+    "a document of 65538 bytes": (json.dumps("ä" * 32_768, ensure_ascii=False), "@", FAILED, "at most 65536"),
+    "a document 30000 deep": ("[" * 30_000 + "]" * 30_000, "@", FAILED, "nested too deeply"),
+    "a number of 5000 digits": (json.dumps("1" * 5000), "to_number(@)", FAILED, "does not fit"),
+    "half a character": ('["\\ud800"]', "@", OK, '["?"]'),
 }
 
 
@@ -218,6 +251,37 @@ async def test_queries(name, world, table, folders):
     answer = await world[0].call("sql_query", database=database, query=query)
     await judge(world[0], table, f"sql_query: {name}", answer, expected)
     assert (folders / "city.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_documents(name, world, table):
+    document, query, *expected = DOCUMENTS[name]
+    answer = await world[0].call("json_query", document=document, query=query)
+    await judge(world[0], table, f"json_query: {name}", answer, expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is reset by a file of Linux")
+async def test_hostile_arguments_take_none_of_the_services_memory(world):
+    before = forget_peak()
+    for document, query, *_ in DOCUMENTS.values():
+        await world[0].call("json_query", document=document, query=query)
+    for query, *_ in QUERIES.values():
+        await world[0].call("sql_query", database="city", query=query)
+    assert peak_mib() - before < 64
+
+
+def forget_peak():
+    """Begin the peak of this process's memory at the present, and return it in MiB."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except PermissionError:
+        pytest.skip("the memory of this process is protected")
+    return peak_mib()
+
+
+def peak_mib():
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) // 1024
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked(world, monkeypatch):

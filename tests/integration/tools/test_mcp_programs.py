@@ -170,12 +170,11 @@ async def test_a_program_gets_no_secrets_of_the_service(tmp_path, monkeypatch):
     assert not {"PAGANTIC_SOME_SECRET", "TOKEN_OF_TEST"} & set(names)
 
 
-@pytest.mark.parametrize("habit", ["endless-line", "mute", "garbage"])
+@pytest.mark.parametrize("habit", ["endless-line", "mute"])
 async def test_a_program_that_breaks_the_protocol_is_lost_and_says_why(tmp_path, habit):
     reasons = {
         "endless-line": "a message of more than 4096 bytes",
         "mute": "closed its standard output",
-        "garbage": "other lines than messages",
     }
     servers, waits = {"t": hostile(habit)}, {"max_reconnect_s": 3600}
     async with mcp_service(tmp_path, servers, connection=waits, mcp_max_message_bytes=4096) as stub:
@@ -183,6 +182,27 @@ async def test_a_program_that_breaks_the_protocol_is_lost_and_says_why(tmp_path,
         assert lost.error.code == UNAVAILABLE
         assert reasons[habit] in lost.result.content
         assert await said(stub, "calculator", expression="1 + 1") == "2"
+
+
+async def test_a_program_that_writes_other_lines_alone_is_lost_and_says_why(tmp_path):
+    async with mcp_service(tmp_path, {"t": hostile("garbage")}, connection={"max_reconnect_s": 3600}) as stub:
+        lost = await status(stub, "t")
+        assert lost.state == mcp_pb2.MCP_SERVER_STATE_LOST
+        assert "other lines than messages" in lost.reason
+        assert await said(stub, "calculator", expression="1 + 1") == "2"
+
+
+@pytest.mark.parametrize("habit", ["logs-lines", "logs-json", "logs-bytes", "logs-empty", "logs-much"])
+async def test_a_server_that_logs_to_its_standard_output_stays_connected(tmp_path, habit):
+    async with mcp_service(tmp_path, {"t": hostile(habit)}) as stub:
+        for _ in range(3 if habit == "logs-much" else 130):
+            assert await said(stub, "t_call") == "called"
+        assert (await status(stub, "t")).state == mcp_pb2.MCP_SERVER_STATE_CONNECTED
+
+
+async def test_a_picture_that_a_server_also_gives_as_structured_content_is_described(tmp_path):
+    async with mcp_service(tmp_path, {"t": hostile("pictures")}) as stub:
+        assert await said(stub, "t_call") == "[image: image/png, 60000 bytes]"
 
 
 async def test_a_server_that_never_answers_costs_its_own_call_alone(tmp_path):

@@ -90,6 +90,12 @@ async def test_functions_of_a_package_are_tools(module, monkeypatch):
         assert "greet" in await names(stub)
 
 
+async def test_a_name_that_leads_to_no_module_says_where_modules_are_searched():
+    with pytest.raises(InvalidRequest, match=r"'nowhere_at_all'.*install its package.* the path of a \.py file"):
+        async with service("nowhere_at_all"):
+            pass
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -264,7 +270,7 @@ async def test_a_function_that_does_not_return_takes_no_more_than_its_own_thread
         assert not listed.available
         assert (await call(stub, "calculator", {"expression": "1 + 1"})).result.content == "2"
         leave.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await call(stub, "stuck")).result.content != "late":  # noqa: ASYNC110 - as a caller would
                 await asyncio.sleep(0.05)
 
@@ -310,7 +316,7 @@ async def test_a_caller_that_leaves_a_stream_cancels_its_call():
         called = message_pb2.ToolCall(id="c1", name="waits", arguments_json="{}")
         stream = stub.ExecuteToolStream(pb.ExecuteToolRequest(call=called))
         reading = asyncio.ensure_future(stream.read())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.to_thread(running.wait, 5)
             stream.cancel()
             assert await asyncio.to_thread(leave.wait, 5)
@@ -320,7 +326,7 @@ async def test_a_caller_that_leaves_a_stream_cancels_its_call():
 async def test_a_caller_that_leaves_cancels_an_async_function():
     async with service(__name__) as stub:
         calling = asyncio.ensure_future(call(stub, "waits"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.to_thread(running.wait, 5)
             calling.cancel()
             assert await asyncio.to_thread(leave.wait, 5)

@@ -17,6 +17,7 @@ from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.server import start_server
 from pagantic_common.rpc.status import restore_error
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.tools.adapters.builtin.computing import computing_tools
 from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener
 from services.tools.app.connection import ConnectionLimits
@@ -33,6 +34,8 @@ class SleepingTool:
 
     definition = ToolDefinition("sleeper", "", '{"type": "object"}')
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     def __init__(self):
         self.stopped = asyncio.Event()
@@ -53,7 +56,7 @@ def sleeper():
 @pytest.fixture
 async def tools(sleeper):
     clock = SystemClock()
-    registry = ToolRegistry([*computing_tools(clock), sleeper])
+    registry = ToolRegistry([*computing_tools(clock, ThreadWorkers()), sleeper])
     opener = SessionOpener(SessionLimits())
     servers = McpServers(registry, opener.open, Admission(), ConnectionLimits(), clock=clock)
     servicer = ToolServicer(registry, ToolExecutor(registry, clock, ExecutionLimits()), servers, clock)
@@ -129,7 +132,7 @@ async def test_grpc_deadline_stops_the_tool(tools, sleeper):
     except grpc.aio.AioRpcError as error:
         code = error.code()
     assert code in (error_pb2.ERROR_CODE_TOOL_TIMEOUT, grpc.StatusCode.DEADLINE_EXCEEDED)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await sleeper.stopped.wait()
 
 

@@ -174,11 +174,11 @@ def serving(servicer, collections=None):
         add = partial(context_rpc.add_ContextServiceServicer_to_server, collections)
         registrations.append(Registration(name, add, open_to_all(name)))
     start = start_server(OrchestratorSettings(port=0), registrations)
-    server, _, port = asyncio.run_coroutine_threadsafe(start, loop).result(10)
+    server, _, port = asyncio.run_coroutine_threadsafe(start, loop).result(60)
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -23,7 +23,8 @@ class ScriptedClient(AsyncClient):
         self.request = request
         return self.open_next()
 
-    def follow(self, request_id, *, after_sequence=0):
+    def _follow(self, request_id, after_sequence, timeout_s):
+        assert timeout_s <= 60
         self.calls.append(f"follow {request_id} after {after_sequence}")
         return self.open_next()
 

@@ -1,17 +1,18 @@
 """Fair places: as many at once as there are, owners in turn, at most so many of one owner, and none is lost."""
 
 import asyncio
+import gc
 import threading
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCode, Overloaded
-from pagantic_common.workers.fair_places import FairPlaces
+from pagantic_common.workers.fair_places import FairPlaces, keep_place_until
 from tests.support.examples import examples
 
 
@@ -112,6 +113,63 @@ async def test_a_place_is_kept_until_its_block_and_all_its_futures_have_ended():
     late.cancel()
     await settle()
     assert places.taken == 0
+
+
+async def test_work_below_keeps_the_place_of_its_caller_and_no_other():
+    places, loop = FairPlaces(2), asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+
+    async def work(future):
+        async with places.place("a"):
+            await asyncio.sleep(0)
+            keep_place_until(future)
+
+    await asyncio.gather(work(first), work(second))
+    await settle()
+    assert places.taken == 2
+    keep_place_until(first)  # no place is held here
+    first.set_result(None)
+    await settle()
+    assert places.taken == 1
+    second.set_result(None)
+    await settle()
+    assert places.taken == 0
+
+
+async def test_a_place_that_was_passed_on_is_not_kept():
+    places, future = FairPlaces(1), asyncio.get_running_loop().create_future()
+    async with places.place("a") as place:
+        pass
+    place.keep_until(future)
+    async with places.place("b"):
+        future.set_result(None)
+        await settle()
+        assert places.taken == 1
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+async def test_the_failure_of_work_whose_caller_has_left_is_no_news(is_placed):
+    loop, reports = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, report: reports.append(report))
+
+    async def leave(future):
+        keep_place_until(future)
+        await asyncio.shield(future)
+
+    async def work(future):
+        async with FairPlaces(1).place("a") if is_placed else nullcontext():
+            await leave(future)
+
+    future = loop.create_future()
+    caller = asyncio.create_task(work(future))
+    await settle()
+    caller.cancel()
+    await settle()
+    future.set_exception(ValueError("late"))
+    await settle()
+    del future, caller
+    gc.collect()
+    assert reports == []
 
 
 def test_a_future_that_ends_after_its_loop_is_no_error():

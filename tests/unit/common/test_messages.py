@@ -6,7 +6,15 @@ from pagantic_common.codec import messages as codec
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import is_id, is_trace_id
-from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolCall, check_message, check_turn
+from pagantic_common.domain.messages import (
+    Message,
+    ModelInfo,
+    Role,
+    ToolCall,
+    check_message,
+    check_stored_message,
+    check_turn,
+)
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 
@@ -54,13 +62,47 @@ def test_a_message_may_carry_the_callers_word_for_its_role(role):
         (Message(Role.ASSISTANT, "hi", said_as="model"), "must not carry said_as"),
         (Message(Role.USER, "hi", said_as="a b"), r"messages\[0\] \(user\): said_as 'a b' does not match"),
         (Message(Role.USER, "hi", removed=True), "must not carry removed"),
-        (Message(Role.USER), "has no content"),
-        (Message(Role.ASSISTANT), "has no content"),
+        (Message(Role.TOOL, "hi", tool_call_id="a\n", name="clock"), "1 to 512 printable characters"),
+        (Message(Role.TOOL, "hi", tool_call_id="a" * 513, name="clock"), "tool_call_id 'a+' must have 1 to 512"),
+        (
+            Message(Role.ASSISTANT, tool_calls=(ToolCall("", "clock", "{}"),)),
+            r"tool_calls\[0\].id '' must have 1 to 512",
+        ),
+        (Message(Role.ASSISTANT, tool_calls=(ToolCall("a", "", "{}"),)), r"tool_calls\[0\] has no name"),
     ],
 )
 def test_a_message_with_the_wrong_fields_for_its_role_is_refused(message, wrong):
     with pytest.raises(InvalidRequest, match=wrong):
         check_message(message, 0)
+
+
+@pytest.mark.parametrize("role", [Role.SYSTEM, Role.USER, Role.ASSISTANT])
+def test_a_message_may_be_empty_and_models_do_not_see_it(role):
+    check_message(Message(role), 0)
+    assert not Message(role).is_shown
+    assert Message(role, "hi").is_shown
+
+
+def test_a_result_and_calls_are_shown_without_a_text_and_reasoning_alone_is_not():
+    assert Message(Role.TOOL, "", tool_call_id="a", name="clock").is_shown
+    assert Message(Role.ASSISTANT, tool_calls=(ToolCall("a", "clock", "{}"),)).is_shown
+    assert not Message(Role.ASSISTANT, reasoning="hm").is_shown
+    assert not Message(Role.TOOL, removed=True).is_shown
+
+
+@pytest.mark.parametrize("call_id", ["call_1|fc_2", "toolu_a/b+c=", "id 1", "ü", "f" * 512])
+def test_ids_of_calls_are_those_of_any_system(call_id):
+    check_message(Message(Role.ASSISTANT, tool_calls=(ToolCall(call_id, "clock", "{}"),)), 0)
+    check_message(Message(Role.TOOL, tool_call_id=call_id, name="clock"), 1)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_stored_message_may_be_removed_and_then_has_nothing_else(role):
+    check_stored_message(Message(role, removed=True), 3, "replaced_messages")
+    with pytest.raises(
+        InvalidRequest, match=r"replaced_messages\[3\] \(\w+\) is removed: it must carry its role alone"
+    ):
+        check_stored_message(Message(role, "hi", removed=True), 3, "replaced_messages")
 
 
 def test_a_turn_ends_with_the_user_or_a_tool():
@@ -70,6 +112,8 @@ def test_a_turn_ends_with_the_user_or_a_tool():
         check_turn([Message(Role.ASSISTANT, "hi")])
     with pytest.raises(InvalidRequest, match="messages is empty"):
         check_turn([])
+    with pytest.raises(InvalidRequest, match=r"messages\[1\] \(user\) is empty: send text"):
+        check_turn([Message(Role.USER, "hi"), Message(Role.USER)])
 
 
 @given(USAGES, USAGES)

@@ -187,9 +187,9 @@ def test_half_of_a_surrogate_pair_is_told_in_our_words():
 
 
 def test_a_key_that_is_given_twice_is_found_in_linear_time():
-    """The bound is 1 s for 30,000 keys, of which only the last comes again."""
+    """The bound is 1 s of processor time for 30,000 keys, of which only the last comes again."""
     keys = [f'"key {number}": 1' for number in range(30_000)]
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     with pytest.raises(JsonTextError, match='"key 29999" more than once'):
         find_violations("{" + ", ".join([*keys, keys[-1]]) + "}", validator_of({}))
-    assert time.perf_counter() - started_s < 1
+    assert time.process_time() - started_s < 1

@@ -22,8 +22,14 @@ from pagantic_common.domain.text.ranking import (
 from pagantic_common.domain.text.scoring import K1, B, split_terms
 from services.context.core.document import CollectionOptions
 from services.context.core.policy import RetrievalPolicy, Retriever
-from services.context.core.search import vector_index
-from services.context.core.search.collection_index import CollectionIndex, IndexChanges, IndexedChunk, IndexedDocument
+from services.context.core.search import collection_index, vector_index
+from services.context.core.search.collection_index import (
+    CollectionIndex,
+    FilterStopped,
+    IndexChanges,
+    IndexedChunk,
+    IndexedDocument,
+)
 from services.context.core.search.lexical_index import EMPTY
 from services.context.core.search.metadata_filter import compile_filter, is_selected
 from services.context.core.search.terms import TermCounts, content_digest, count_terms, query_term_ids
@@ -214,7 +220,9 @@ def changes(numbers_and_texts, *, removed=(), revision=1, vectors=None):
     return IndexChanges(
         (1, revision),
         OPTIONS,
-        documents=[IndexedDocument(number, f"s{number}", f'{{"n": {number}}}') for number, _ in numbers_and_texts],
+        documents=[
+            IndexedDocument(number, f"s{number}".encode(), b'{"n": %d}' % number) for number, _ in numbers_and_texts
+        ],
         chunks=[chunk_of(number, text) for number, text in numbers_and_texts],
         removed_document_ids=list(removed),
         embedded_ids=embedded,
@@ -223,8 +231,12 @@ def changes(numbers_and_texts, *, removed=(), revision=1, vectors=None):
 
 
 def search(index, query, vector=None, limit=10, **policy):
-    searched = Query(query_term_ids(query, "none"), vector)
-    return find_best(index, [searched], RetrievalPolicy("docs", **policy), limit)
+    return search_for(index, [Query(query_term_ids(query, "none"), vector)], limit, **policy)
+
+
+def search_for(index, searched, limit, **policy):
+    policy = RetrievalPolicy("docs", **policy)
+    return find_best(index, searched, policy, limit, index.allowed(policy.compiled_filter()))
 
 
 @settings(max_examples=examples(60))
@@ -268,7 +280,7 @@ def corpus_index(corpus):
 
 def search_all(index, texts, **policy):
     searched = [Query(query_term_ids(text, "none")) for text in texts]
-    return find_best(index, searched, RetrievalPolicy("docs", **policy), 10)
+    return search_for(index, searched, 10, **policy)
 
 
 @given(corpora, asked, st.sampled_from([Retriever.BM25, Retriever.KEYWORD]))
@@ -313,6 +325,32 @@ def test_recall_under_a_narrow_filter_is_whole(wanted):
 NARROW = CollectionIndex(OPTIONS).apply(
     changes([(number, f"word {number}") for number in range(1000)], vectors=np.tile(np.float32([[1, 0]]), (1000, 1)))
 )
+
+
+def test_a_filter_that_was_stopped_goes_on_where_it_was(monkeypatch):
+    seen = []
+
+    def count(expression, source, metadata_json):
+        seen.append(source)
+        return is_selected(expression, source, metadata_json)
+
+    monkeypatch.setattr(collection_index, "is_selected", count)
+    index = CollectionIndex(OPTIONS).apply(changes([(number, f"word {number}") for number in range(7)]))
+    expression = compile_filter("filter", "metadata.n >= 3.0")
+    for done in (1, 2):
+        with pytest.raises(FilterStopped, match=f"{done} of 7") as stopped:
+            index.allowed(expression, lambda: True)
+        assert (stopped.value.done, stopped.value.total) == (done, 7)
+        assert not index.has_evaluated(expression)
+    expected = [number >= 3 for number in range(7)]
+    assert index.allowed(expression).tolist() == expected
+    assert index.has_evaluated(expression)
+    assert index.allowed(expression, lambda: True).tolist() == expected
+    assert seen == [f"s{number}" for number in range(7)], "each once"
+    grown = index.apply(changes([(7, "word 7")], revision=2))
+    assert not grown.has_evaluated(expression)
+    assert grown.allowed(expression, lambda: True).tolist() == [*expected, True], "the last document is no stop"
+    assert index.has_evaluated(None)
 
 
 @pytest.mark.parametrize(

@@ -210,10 +210,12 @@ def test_every_service_has_a_certificate_under_the_name_that_it_is_called_by(are
 def test_every_service_finds_its_certificate_where_it_is_mounted(monkeypatch):
     for_all, by_name = tls_patches()
     assert sorted(by_name) == AREAS
-    *variables, mount = (operation["value"] for operation in for_all)
-    assert {operation["path"].rpartition("/")[0] for operation in for_all[:-1]} == {
-        "/spec/template/spec/containers/0/env"
-    }
+    added = {}
+    for operation in for_all:
+        added.setdefault(operation["path"], []).append(operation["value"])
+    variables = added.pop("/spec/template/spec/containers/0/env/-")
+    (mount,) = added.pop("/spec/template/spec/containers/0/volumeMounts/-")
+    assert {path.rpartition("/")[0] for path in added} == {"/spec/template/spec/securityContext"}
     for variable in variables:
         monkeypatch.setenv(variable["name"], variable["value"])
     settings = settings_of("inference")()

@@ -34,6 +34,7 @@ STRANGERS = {
     "prometheus": Pod("monitoring", {"app.kubernetes.io/name": "prometheus"}),
     "neighbour": Pod("monitoring", {"app.kubernetes.io/name": "grafana"}),
     "dns": Pod("kube-system", {"k8s-app": "kube-dns"}, {"udp": 53, "tcp": 53, "https": 443}),
+    "proxy": Pod("kube-system", {"k8s-app": "kube-proxy"}, {"udp": 53, "tcp": 53}),
     "postgresql": Pod("databases", {"app.kubernetes.io/name": "postgresql"}, {"database": 5432}),
 }
 

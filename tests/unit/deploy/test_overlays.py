@@ -47,6 +47,16 @@ def test_every_mount_has_a_volume_and_every_claim_is_there(name):
         assert {claim["claimName"] for claim in claims} <= set(by_kind(objects, "PersistentVolumeClaim"))
 
 
+@pytest.mark.parametrize("name", RENDERED)
+def test_secrets_are_files_that_the_pods_group_alone_may_read(name):
+    for pod in pods(render(name)).values():
+        secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        assert {secret["defaultMode"] for secret in secrets} <= {0o440}
+        if secrets:
+            assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+        assert not any("secretKeyRef" in entry.get("valueFrom", {}) for entry in pod["containers"][0]["env"])
+
+
 @pytest.mark.parametrize("name", [name for name in RENDERED if name not in DOORS])
 def test_environments_are_settings_that_the_services_take(name, monkeypatch):
     for area in AREAS:
@@ -156,7 +166,14 @@ def test_two_pods_of_everything_keep_their_state_in_a_database():
     }
     assert "PAGANTIC_ORCHESTRATOR_JOURNAL_URL" not in entries["orchestrator"]
     assert "PAGANTIC_ORCHESTRATOR_INSTANCE_ID" not in entries["orchestrator"]  # it is the pod's name then
-    assert "secretKeyRef" in entries["context"]["PAGANTIC_CONTEXT_STORE_URL"]["valueFrom"]
+    for area, name in (("orchestrator", "JOURNAL_URL"), ("context", "STORE_URL")):
+        path = entries[area][f"PAGANTIC_{area.upper()}_{name}_FILE"]["value"]
+        assert path == f"/run/secrets/pagantic/database/{name.lower().replace('_', '-')}"
+        (mount,) = [
+            mount for mount in pods(objects)[area]["containers"][0]["volumeMounts"] if mount["name"] == "database"
+        ]
+        (volume,) = [volume for volume in pods(objects)[area]["volumes"] if volume["name"] == "database"]
+        assert (mount["mountPath"], volume["secret"]["defaultMode"]) == ("/run/secrets/pagantic/database", 0o440)
     for pod in pods(objects).values():
         assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "DoNotSchedule"
 

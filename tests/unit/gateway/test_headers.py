@@ -1,9 +1,12 @@
 """Hosts, origins and peers of requests."""
 
 import pytest
+from starlette.requests import Request
 
-from gateway.web.entry import LOCAL_NAMES, host_name_of, is_known_host, is_known_origin
-from gateway.web.listening import peer_of
+from gateway.http.settings import HttpSettings
+from gateway.web.entry import LOCAL_NAMES, Entry, host_name_of, is_known_host, is_known_origin
+from gateway.web.refusal import Refusal
+from pagantic_common.domain.addresses import peer_of
 
 
 @pytest.mark.parametrize(
@@ -19,6 +22,17 @@ from gateway.web.listening import peer_of
 def test_the_name_of_a_host_is_without_its_port(authority, name):
     assert host_name_of(authority) == name
     assert is_known_host(authority, LOCAL_NAMES) is (name in LOCAL_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("host", "header"),
+    [("fd00::5", "[fd00::5]:8080"), ("[fd00::5]", "[fd00::5]"), ("::1", "[::1]:8080"), ("10.0.0.5", "10.0.0.5:8080")],
+)
+def test_a_request_may_name_the_host_on_which_the_server_listens(host, header):
+    entry = Entry(HttpSettings(host=host, port=8080, auth="none"), None, max_body_bytes=1024)
+    entry.check(Request({"type": "http", "headers": [(b"host", header.encode())]}))
+    with pytest.raises(Refusal):
+        entry.check(Request({"type": "http", "headers": [(b"host", b"[fd00::6]:8080")]}))
 
 
 @pytest.mark.parametrize(

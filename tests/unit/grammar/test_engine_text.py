@@ -98,8 +98,8 @@ def test_a_value_that_the_engine_would_round_is_refused_or_left_free(value):
     "pattern", ["(a{1000}){999}", "a{1000000}", "((a{1,200}){1,200}){1,200}", r"(\p{L}{1,900}x){900}"]
 )
 def test_a_mask_takes_a_fraction_of_a_second_whatever_the_pattern(pattern):
-    """The bound is 1 s for all of 30 masks; (a{1000}){999} took 0.5 to 3 s for one."""
-    started_s = time.perf_counter()
+    """The bound is 1 s of processor time for all of 30 masks; (a{1000}){999} took 0.5 to 3 s for one."""
+    started_s = time.process_time()
     try:
         matcher = start_matcher(engine_text_of_regex(pattern), byte_tokenizer())
     except GrammarTooComplexError:
@@ -108,7 +108,7 @@ def test_a_mask_takes_a_fraction_of_a_second_whatever_the_pattern(pattern):
         if matcher is None or not matcher.consume_token(ord("a")):
             break
         matcher.compute_bitmask()
-    assert time.perf_counter() - started_s < 1
+    assert time.process_time() - started_s < 1
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def test_guards_keep_their_order_and_have_careful_defaults(tmp_path):
         ({"guards": [{**SECRETS, "stage": "input"}]}, "guards.0.stage: Extra inputs are not permitted"),
         ({"guards": [{**SECRETS, "timeout_s": 0}]}, "guards.0.timeout_s: Input should be greater than 0"),
         ({"guards": [SECRETS, SECRETS]}, "two guards with the name 'secrets'"),
+        ({"guards": [SECRETS], "folders": ["models"]}, "'models' in folders: it must be the whole path of a folder"),
+        ({"guards": [SECRETS], "folders": ["/no/such"]}, "'/no/such' in folders"),
         ({"guards": [SECRETS], "workers": 0}, "workers: Input should be greater than or equal to 1"),
         (" " * (1024 * 1024 + 1), "has more than 1048576 bytes"),
     ],

@@ -1,25 +1,33 @@
 """The guards that ship: what they find, and what they say of wrong options."""
 
 import json
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.guards.plugin import ENTRY_POINT_GROUP
+from pagantic_common.guards.plugin import ENTRY_POINT_GROUP, GuardTraits
 from pagantic_common.guards.redaction import Window
 from services.orchestrator.adapters.guards import judge, length, personal_data, secrets, topics, work
 from services.orchestrator.adapters.guards.injection import guard as injection
 
-SHIPPED = {"injection", "judge", "length", "personal_data", "secrets", "topics"}
+SHIPPED = {
+    "injection": {},
+    "judge": {},
+    "length": {"max_chars": 10},
+    "personal_data": {},
+    "secrets": {},
+    "topics": {"words": ["war"]},
+}
+
+
+@pytest.mark.parametrize(("name", "options"), SHIPPED.items())
+def test_what_ships_is_made_by_its_name(name, options):
+    assert isinstance(work.describe(name, json.dumps(options)), GuardTraits)
 
 
 def found(guard, text):
     return [(one.kind, text[one.start : one.end]) for one in guard.find(text, 0)]
-
-
-def test_what_ships_is_offered_as_the_guards_of_other_packages_are():
-    assert {entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)} >= SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,12 @@ def offered(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_guard.py").write_text(MODULE.format(window=9))
     (tmp_path / "wide_guard.py").write_text(MODULE.format(window=9999))
-    modules = {"own": "own_guard:make", "wide": "wide_guard:make", "gone": "nowhere_at_all:make"}
+    modules = {
+        "own": "own_guard:make",
+        "wide": "wide_guard:make",
+        "gone": "nowhere_at_all:make",
+        "length": "own_guard:make",
+    }
     entries = [EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in modules.items()]
     monkeypatch.setattr(work, "entry_points", lambda **_: entries)
     work._guard.cache_clear()
@@ -159,10 +172,18 @@ def test_a_guard_of_another_package_is_made_and_asked():
 
 
 @pytest.mark.usefixtures("offered")
+def test_a_guard_of_another_package_does_not_replace_what_ships():
+    assert isinstance(work._guard("length", '{"max_chars": 3}'), length.LengthGuard)
+
+
+NAMES = ", ".join(sorted([*SHIPPED, "own", "wide", "gone"]))
+
+
+@pytest.mark.usefixtures("offered")
 @pytest.mark.parametrize(
     ("plugin", "options", "message"),
     [
-        ("none", {}, "is not offered by an installed package; those in 'pagantic.guards' are: gone, own, wide"),
+        ("none", {}, f"is not offered by an installed package; those in 'pagantic.guards' are: {NAMES}"),
         ("gone", {}, "cannot be loaded: ModuleNotFoundError"),
         ("own", {"loud": True}, "does not take its options: option 'loud' is not known"),
         ("wide", {}, "has a window of 9999 characters: 0 to 4096 are taken"),

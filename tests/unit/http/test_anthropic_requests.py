@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.http.anthropic.answers import error_body
 from gateway.http.anthropic.forms import MessagesForm
-from gateway.http.anthropic.requests import NO_CONTENT, system_request_of
+from gateway.http.anthropic.requests import system_request_of
 from gateway.http.failures import error_of
 from gateway.http.openai.forms import read_form
 from pagantic.common.v1 import message_pb2
@@ -75,8 +75,15 @@ def test_results_are_messages_of_the_tools_before_the_users_text():
 
 
 @pytest.mark.parametrize("content", [None, "", []])
-def test_a_result_without_content_says_so_because_the_orchestrator_takes_no_empty_one(content):
-    assert said(request(HI, CALLING, heard(result(content))))[-1] == (TOOL, NO_CONTENT)
+def test_a_result_may_be_empty(content):
+    assert said(request(HI, CALLING, heard(result(content))))[-1] == (TOOL, "")
+    assert said(request(HI, CALLING, heard(result(content), text(""))))[-1] == (TOOL, "")
+
+
+@pytest.mark.parametrize("content", ["", [], [text("")]])
+def test_a_message_may_be_empty(content):
+    empty = {"role": "user", "content": content}
+    assert said(request(empty, {**empty, "role": "assistant"}, HI)) == [(USER, ""), (ASSISTANT, ""), (USER, "hi")]
 
 
 @pytest.mark.parametrize(

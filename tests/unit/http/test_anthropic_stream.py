@@ -64,7 +64,7 @@ def test_the_events_of_all_kinds_of_blocks_are_those_that_clients_know():
     starts = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
-        {"type": "text", "text": "", "citations": None},
+        {"type": "text", "text": ""},
         {"type": "tool_use", "id": "c0", "name": "tool0", "input": {}, "caller": {"type": "direct"}},
         {"type": "tool_use", "id": "c1", "name": "tool1", "input": {}, "caller": {"type": "direct"}},
     ]

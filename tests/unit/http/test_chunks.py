@@ -1,5 +1,7 @@
 """The stream of a choice: which chunks its events become."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.http.openai.answers import ChoiceChunks, Heading, usage_chunk
@@ -36,8 +38,9 @@ def completed(**fields):
     return event_pb2.ExecutionEvent(completed=event_pb2.Completed(response=response))
 
 
-def failed(code, **fields):
-    return completed(error=error_pb2.SystemError(code=code, message="it is broken"), **fields)
+def failed(code, details_json="", **fields):
+    error = error_pb2.SystemError(code=code, message="it is broken", details_json=details_json)
+    return completed(error=error, **fields)
 
 
 def chunks_of(*events, ignored=()):
@@ -71,7 +74,9 @@ def test_text_and_reasoning_are_sent_as_they_come_and_once():
 
 def test_text_that_was_not_streamed_is_sent_at_the_end():
     assert deltas_of(completed(content="ab")) == [{"content": "ab"}]
-    assert deltas_of(completed(content="ab", structured_output_json=SCHEMA_ANSWER)) == [{"content": SCHEMA_ANSWER}]
+    structured = completed(content=SCHEMA_ANSWER, structured_output_json=SCHEMA_ANSWER)
+    assert deltas_of(structured) == [{"content": SCHEMA_ANSWER}]
+    assert deltas_of(completed(content="b", earlier_content="a")) == [{"content": "ab"}]
     assert deltas_of(completed(content="ab", reasoning="hm")) == [{"reasoning_content": "hm"}, {"content": "ab"}]
     assert deltas_of(completed()) == []
 
@@ -151,15 +156,48 @@ def test_log_probabilities_are_in_the_last_chunk():
     ]
 
 
-def test_the_usage_of_all_choices_is_added_up_in_a_chunk_without_choices():
+def test_the_usage_counts_the_prompt_once_and_the_output_of_all_choices_in_a_chunk_without_choices():
     usage = usage_pb2.TokenUsage(prompt_tokens=10, output_tokens=3, cached_prompt_tokens=4, reasoning_tokens=1)
     responses = [execution_pb2.SystemResponse(token_usage=usage) for _ in range(2)]
     chunk = usage_chunk(HEADING, responses)
     assert chunk["choices"] == []
     assert chunk["usage"] == {
-        "prompt_tokens": 20,
+        "prompt_tokens": 10,
         "completion_tokens": 6,
-        "total_tokens": 26,
-        "prompt_tokens_details": {"cached_tokens": 8},
+        "total_tokens": 16,
+        "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
+
+
+def test_with_a_usage_at_the_end_the_other_chunks_have_none_as_null():
+    choice = ChoiceChunks(replace(HEADING, has_usage=True), 0, ())
+    chunks = [*choice.first(), *choice.of(content("a")), *choice.of(completed(content="a"))]
+    assert [chunk["usage"] for chunk in chunks] == [None] * 3
+    assert all("usage" not in chunk for chunk in chunks_of(content("a"), completed(content="a")))
+
+
+@pytest.mark.parametrize(
+    ("sent", "whole"),
+    [("{'a': 1}", SCHEMA_ANSWER), ("```\n{}\n```", "{}"), ("Let me see. [1", "[1]"), ("abc", "ab"), ("a", "")],
+)
+def test_a_text_that_was_changed_after_it_was_sent_ends_the_stream(sent, whole):
+    with pytest.raises(Aborted, match="repaired after it was sent"):
+        chunks_of(content(sent), completed(content=whole))
+
+
+@pytest.mark.parametrize(("sent", "whole", "rest"), [(" {", "{}", "}"), ("{} ", "{}", ""), ("\n", "{}", "{}")])
+def test_white_space_around_a_text_is_no_change(sent, whole, rest):
+    told = [delta["content"] for delta in deltas_of(content(sent), completed(content=whole))]
+    assert told == [piece for piece in (sent, rest) if piece]
+
+
+def test_a_reader_who_joins_after_calls_of_the_deployment_lacks_the_earlier_texts():
+    last = completed(content="noon, I think", earlier_content="Let me look.")
+    assert deltas_of(content("noon"), last) == [{"content": "noon"}, {"content": ", I think"}]
+
+
+def test_an_answer_that_a_stop_text_ended_has_the_reason_stop():
+    stopped = failed(error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED, content="[1", details_json='{"stop":"]"}')
+    *_, last = choices_of(content("[1"), stopped)
+    assert last["finish_reason"] == "stop"

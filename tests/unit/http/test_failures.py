@@ -8,6 +8,9 @@ from pagantic_common.domain import errors
 from pagantic_common.domain.errors import ErrorCode, PaganticError, failure_of
 from pagantic_common.rpc import status
 from pagantic_common.rpc.status import STATUS_OF_CLASS, MessageTooLarge, Unreachable
+from tests.support.http_document import the_document
+
+NO_ENGINE = ErrorCode.CONFIG_NO_ENGINE
 
 
 @pytest.mark.parametrize(
@@ -18,7 +21,10 @@ from pagantic_common.rpc.status import STATUS_OF_CLASS, MessageTooLarge, Unreach
         (errors.Unauthenticated("x"), 401, "authentication_error"),
         (errors.PermissionDenied("x"), 403, "permission_error"),
         (errors.NotFound("x"), 404, "not_found_error"),
-        (errors.InvalidRequest("x", code=ErrorCode.CONFIG_NO_ENGINE), 404, "not_found_error"),
+        (errors.InvalidRequest("x", code=NO_ENGINE, details={"unknown_model": "m"}), 404, "not_found_error"),
+        (errors.InvalidRequest("x", code=NO_ENGINE), 400, "invalid_request_error"),
+        (errors.InvalidRequest("x", code=NO_ENGINE, details={"missing_capability": "embed"}), 501, "server_error"),
+        (errors.PreconditionFailed("x", code=NO_ENGINE), 500, "server_error"),
         (errors.PreconditionFailed("x"), 409, "invalid_request_error"),
         (errors.Conflict("x"), 409, "invalid_request_error"),
         (errors.Aborted("x"), 409, "invalid_request_error"),
@@ -41,12 +47,74 @@ def test_each_error_has_its_status_and_type(error, expected, kind):
     assert (status_of(error), error_of(error)["type"]) == (expected, kind)
 
 
+def test_each_code_of_the_taxonomy_has_a_status_that_says_whose_fault_it_is():
+    assert {code: status_of(status.error_of(failure_of(code, "x"))) for code in ErrorCode} == {
+        ErrorCode.INFERENCE_ENGINE_ERROR: 500,
+        ErrorCode.INFERENCE_MODEL_UNAVAILABLE: 503,
+        ErrorCode.INFERENCE_CONTEXT_EXCEEDED: 400,
+        ErrorCode.INFERENCE_MALFORMED_RESPONSE: 500,
+        ErrorCode.INFERENCE_OVERLOADED: 503,
+        ErrorCode.INFERENCE_OUTPUT_TRUNCATED: 400,
+        ErrorCode.TOOL_NOT_FOUND: 400,
+        ErrorCode.TOOL_INVALID_ARGUMENTS: 400,
+        ErrorCode.TOOL_EXECUTION_FAILED: 502,
+        ErrorCode.TOOL_TIMEOUT: 504,
+        ErrorCode.TOOL_UNAVAILABLE: 503,
+        ErrorCode.TOOL_DENIED: 403,
+        ErrorCode.CONSTRAINT_GRAMMAR_INVALID: 400,
+        ErrorCode.CONSTRAINT_GRAMMAR_REJECTED: 500,
+        ErrorCode.CONSTRAINT_SCHEMA_INVALID: 500,
+        ErrorCode.CONSTRAINT_JSON_INVALID: 500,
+        ErrorCode.CONSTRAINT_ENUM_UNRECOGNIZED: 500,
+        ErrorCode.CONSTRAINT_TOO_COMPLEX: 400,
+        ErrorCode.VALIDATION_RULE_FAILED: 500,
+        ErrorCode.VALIDATION_SEMANTIC_FAILED: 500,
+        ErrorCode.ORCHESTRATION_STEP_MISMATCH: 422,
+        ErrorCode.ORCHESTRATION_ITERATION_LIMIT: 500,
+        ErrorCode.ORCHESTRATION_NO_CONSENSUS: 500,
+        ErrorCode.ORCHESTRATION_PLAN_REJECTED: 422,
+        ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: 503,
+        ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: 502,
+        ErrorCode.ORCHESTRATION_STEP_TIMEOUT: 504,
+        ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: 422,
+        ErrorCode.CONFIG_NO_ENGINE: 400,
+        ErrorCode.CONFIG_SCHEMA_REQUIRED: 400,
+        ErrorCode.CONFIG_GRAMMAR_NOT_FOUND: 400,
+        ErrorCode.CONFIG_INVALID: 400,
+        ErrorCode.CONFIG_MODEL_NOT_FOUND: 404,
+        ErrorCode.CONFIG_MODEL_CORRUPT: 500,
+        ErrorCode.CONFIG_NO_SPACE: 507,
+        ErrorCode.CONFIG_SOURCE_UNAVAILABLE: 503,
+        ErrorCode.CONFIG_SOURCE_DENIED: 403,
+        ErrorCode.CANCELLED_TIMEOUT: 504,
+        ErrorCode.CANCELLED_SIGNAL: 499,
+        ErrorCode.AUTH_MISSING: 401,
+        ErrorCode.AUTH_INVALID: 401,
+        ErrorCode.AUTH_EXPIRED: 401,
+        ErrorCode.AUTH_DENIED: 403,
+        ErrorCode.AUTH_POLICY: 403,
+        ErrorCode.QUOTA_RATE: 429,
+        ErrorCode.QUOTA_CONCURRENCY: 429,
+        ErrorCode.QUOTA_BUDGET: 429,
+        ErrorCode.QUOTA_STORAGE: 429,
+        ErrorCode.GUARD_BLOCKED: 400,
+    }
+
+
 @pytest.mark.parametrize("code", ErrorCode)
-def test_each_code_of_the_taxonomy_is_an_error_status_and_is_told(code):
+def test_each_code_of_the_taxonomy_is_a_status_of_the_document_and_is_told(code):
     error = status.error_of(failure_of(code, "it is broken"))
-    assert 400 <= status_of(error) <= 599
+    chat = the_document()["paths"]["/v1/chat/completions"]["post"]
+    assert str(status_of(error)) in chat["responses"]
     told = error_of(error, "r1")
-    assert (told["code"], told["message"], told["pagantic"]["request_id"]) == (code.value, "it is broken", "r1")
+    message = told["message"].removeprefix("the model's answer: ")
+    assert (told["code"], message, told["pagantic"]["request_id"]) == (code.value, "it is broken", "r1")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CONSTRAINT_JSON_INVALID, ErrorCode.VALIDATION_RULE_FAILED])
+def test_a_failure_of_the_models_answer_is_told_as_one(code):
+    told = error_of(status.error_of(failure_of(code, "is no JSON")))
+    assert (told["type"], told["message"]) == ("server_error", "the model's answer: is no JSON")
 
 
 @pytest.mark.parametrize("cls", STATUS_OF_CLASS)

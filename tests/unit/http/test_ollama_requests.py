@@ -160,7 +160,6 @@ def test_images_come_before_the_text_with_the_type_that_they_begin_like():
         (lambda: generate(suffix="}"), "^suffix is set"),
         (lambda: generate(images=["aGk="]), r"^images\[0\] is no PNG"),
         (lambda: generate(images=["?"]), r"^images\[0\] is no PNG"),
-        (lambda: generate(""), "^prompt: "),
         (lambda: chat({**HI, "images": ["aGk="]}), r"^messages\[0\]\.images\[0\] is no PNG"),
         (lambda: chat(HI, {"role": "assistant", "images": [PICTURE]}, HI), "only a user's messages have images"),
         (lambda: chat(HI, result("noon")), r"^messages\[1\] is the result of ''"),

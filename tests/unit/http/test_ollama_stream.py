@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from gateway.http.ollama.answers import AnswerLines, LineHead, whole_of
-from gateway.http.ollama.paths import shown
+from gateway.http.ollama.models import shown
 from pagantic.common.v1 import error_pb2, usage_pb2
 from pagantic_common.domain.errors import Aborted, PaganticError
 from tests.unit.http.test_chunks import call, completed, content, discarded, failed

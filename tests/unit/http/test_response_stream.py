@@ -11,7 +11,7 @@ from gateway.http.openai.responses.stream import ResponseEvents
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.inference.v1 import generation_pb2
 from pagantic.orchestrator.v1 import execution_pb2
-from pagantic_common.domain.errors import Aborted
+from pagantic_common.domain.errors import Aborted, Internal, PaganticError
 from tests.unit.http.test_chunks import call, completed, content, discarded, failed, reasoning
 
 HEAD = ResponseHead(execution_pb2.SystemRequest(request_id="r"), {"model": "m", "created_at": 7})
@@ -32,7 +32,14 @@ ENDINGS = {
 def events_of(*events, after=-1):
     stream = ResponseEvents(HEAD, after)
     told = list(stream.first())
-    return told + [one for event in events for one in stream.of(event)]
+    try:
+        for event in events:
+            told += stream.of(event)
+    except Aborted:
+        raise
+    except PaganticError as error:  # The stream has begun already, so the error is an event.
+        told += stream.error(error, "r")
+    return told
 
 
 def kinds(events):
@@ -113,10 +120,52 @@ def test_a_cancelled_response_ends_as_failed_and_is_cancelled():
     assert (event["type"], event["response"]["status"]) == ("response.failed", "cancelled")
 
 
-def test_a_text_that_was_repaired_stays_as_it_was_sent():
-    events = events_of(content("{'a': 1}"), completed(content="{'a': 1}", structured_output_json='{"a":1}'))
-    assert [event["text"] for event in events if event["type"] == "response.output_text.done"] == ["{'a': 1}"]
-    assert events[-1]["response"]["output"][0]["content"][0]["text"] == '{"a":1}'
+def test_a_text_that_was_repaired_after_it_was_sent_ends_the_stream():
+    with pytest.raises(Aborted, match="repaired after it was sent"):
+        events_of(content("{'a': 1}"), completed(content='{"a":1}', structured_output_json='{"a":1}'))
+
+
+def test_a_failure_before_anything_was_sent_is_raised():
+    with pytest.raises(Internal, match="it is broken"):
+        list(ResponseEvents(HEAD).of(ENDINGS["failed"]))
+
+
+def test_a_response_that_begins_has_no_usage_and_is_in_progress_unless_in_the_background():
+    later = ResponseHead(HEAD.request, {**HEAD.echo, "background": True})
+    for head, status in ((HEAD, "in_progress"), (later, "queued")):
+        created, running = ResponseEvents(head).first()
+        assert (created["response"]["status"], running["response"]["status"]) == (status, "in_progress")
+        assert (created["response"]["usage"], running["response"]["usage"]) == (None, None)
+
+
+def test_the_items_of_the_response_are_those_of_its_stream():
+    token = generation_pb2.TokenLogprob(piece=b"b", logprob=-1.0)
+    last = completed(content="b", earlier_content="a", reasoning="hm", logprobs=[token])
+    events = events_of(content("a"), reasoning("hm"), content("b"), last)
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert [item["id"] for item in done] == ["msg_r", "rs_r", "msg_r_1"]
+    assert events[-1]["response"]["output"] == done
+    (logprobs,) = done[-1]["content"][0]["logprobs"]
+    assert logprobs["bytes"] == [98]
+    assert [event["logprobs"] for event in events if event["type"] == "response.output_text.done"] == [[], [logprobs]]
+
+
+def test_a_call_that_was_cut_is_no_item_of_the_response():
+    cut = failed(error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED, content="hm")
+    events = events_of(content("hm"), call(0, '{"a', id="c", name="clock"), cut)
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert [(item["type"], item["status"]) for item in done] == [
+        ("message", "completed"),
+        ("function_call", "incomplete"),
+    ]
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message"]
+
+
+def test_an_answer_that_a_stop_text_ended_is_complete():
+    stopped = failed(error_pb2.ERROR_CODE_INFERENCE_OUTPUT_TRUNCATED, content="[1", details_json='{"stop":"]"}')
+    for events in (events_of(stopped), events_of(content("[1"), stopped)):
+        assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.completed", "completed")
+        assert events[-1]["response"]["output"][0]["content"][0]["text"] == "[1"
 
 
 def test_an_attempt_that_is_discarded_after_its_text_was_sent_ends_the_stream():

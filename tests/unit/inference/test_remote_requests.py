@@ -46,6 +46,11 @@ def body_of(request):
     return inference_request(request, MODEL, seed=1).body
 
 
+def test_another_engine_gets_no_empty_messages():
+    prompt = ChatPrompt((Message(Role.ASSISTANT, reasoning="hm"), Message(Role.USER), Message(Role.USER, "hi")))
+    assert body_of(InferenceRequest(prompt))["messages"] == [{"role": "user", "content": "hi"}]
+
+
 def test_the_schema_of_an_engine_text_is_the_schema():
     constraint = Constraint(ConstraintKind.ENGINE_TEXT, engine_text_of_schema(json.dumps(SCHEMA)))
     assert schema_of(constraint, "big") == SCHEMA

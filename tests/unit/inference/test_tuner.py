@@ -87,7 +87,7 @@ class World:
             raise PreconditionFailed("memory is short")
 
     async def until(self, is_so):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not is_so():  # noqa: ASYNC110 - anything may be waited for
                 await asyncio.sleep(0.005)
 

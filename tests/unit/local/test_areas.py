@@ -20,6 +20,25 @@ def test_an_overridden_port_is_told_to_the_services_that_call_it():
     assert child["PATH"] == "p"
 
 
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("::1", "[::1]"),
+        ("[::1]", "[::1]"),
+        ("fd00::5", "[fd00::5]"),
+        ("::", "127.0.0.1"),
+        ("[::]", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),  # noqa: S104
+        ("localhost", "localhost"),
+    ],
+)
+def test_services_find_each_other_at_every_form_of_host(host, address):
+    given = {"PAGANTIC_HOST": host}
+    child = child_environment(read_areas(given), Path("state"), given)
+    assert child["PAGANTIC_ORCHESTRATOR_INFERENCE_ADDRESS"] == f"{address}:50052"
+    assert child["PAGANTIC_RERANK_INFERENCE_ADDRESS"] == f"{address}:50052"
+
+
 def test_an_address_that_is_set_is_kept():
     given = {"PAGANTIC_ORCHESTRATOR_TOOLS_ADDRESS": "tools.example:1"}
     child = child_environment(read_areas(given), Path("state"), given)

@@ -1,10 +1,14 @@
 """The engine's wheel in the cache."""
 
+import hashlib
+import os
 import platform
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from deploy.local import engine_wheel
 from deploy.local.engine_wheel import TILE_CONFIG, cmake_args, find_built, wheel_folder
@@ -34,15 +38,42 @@ def assembly(flags, *, rows):
     return compiled.stdout
 
 
-def test_a_wheel_that_is_not_what_was_built_is_built_again(tmp_path):
+@pytest.fixture
+def wheel(tmp_path):
+    """Return a wheel in the cache with the hash that its build has left."""
     assert find_built(tmp_path) is None
     wheel = tmp_path / "llama_cpp_python-1.0-py3-none-any.whl"
     wheel.write_bytes(b"built")
+    wheel.with_suffix(".sha256").write_text(hashlib.sha256(b"built").hexdigest())
+    return wheel
+
+
+def test_a_wheel_that_is_not_what_was_built_is_built_again(tmp_path, wheel):
     assert find_built(tmp_path) == wheel
     assert find_built(tmp_path) == wheel
     wheel.write_bytes(b"other")
     assert find_built(tmp_path) is None
     assert not wheel.exists()
+
+
+def test_a_wheel_without_a_hash_is_not_believed(tmp_path, wheel):
+    wheel.with_suffix(".sha256").unlink()
+    assert find_built(tmp_path) is None
+    assert [path.name for path in tmp_path.iterdir()] == [], "and gets none"
+
+
+@pytest.mark.parametrize("name", [".", "llama_cpp_python-1.0-py3-none-any.whl"])
+def test_a_wheel_that_others_may_change_is_built_again(tmp_path, wheel, name, monkeypatch):
+    path = tmp_path / name
+    mode = path.stat().st_mode
+    path.chmod(mode | 0o002)
+    assert find_built(tmp_path) is None
+    wheel.write_bytes(b"built")
+    path.chmod(mode)
+    assert find_built(tmp_path) == wheel
+    monkeypatch.setattr(os, "getuid", lambda: 65534)
+    if os.geteuid() != 0:  # what belongs to root is believed
+        assert find_built(tmp_path) is None
 
 
 def test_a_wheel_is_found_by_flags_and_header_wherever_the_checkout_lies(tmp_path, monkeypatch):

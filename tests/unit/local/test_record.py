@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from deploy.local import record
+from deploy.local import child, record
 from deploy.local.areas import read_areas, read_gateway
-from deploy.local.supervision import OWNER_VARIABLE, stop_leftovers
+from deploy.local.child import OWNER_VARIABLE, owner_options
+from deploy.local.supervision import stop_leftovers
+from pagantic_common.run import command
 from tests.support.killing import is_gone
 
 SET = {"PAGANTIC_INFERENCE_MODEL_PATH": "/m", "PAGANTIC_TOOLS_PORT": "6006", "PAGANTIC_STATE": "/s", "PATH": "p"}
@@ -78,8 +81,12 @@ def test_a_process_that_is_gone_or_whose_pid_another_has_runs_nothing(tmp_path):
 
 def test_services_that_lost_their_supervisor_are_stopped_and_those_of_others_are_not(tmp_path):
     def service(state):
-        command = [sys.executable, "-c", "import time; time.sleep(60)", "-m", "services.tools"]
-        return subprocess.Popen(command, env={**os.environ, OWNER_VARIABLE: str(state)})
+        protects = "from pagantic_common.rpc.process.protection import protect_memory; protect_memory()"
+        program = f"{protects}; import time; print(flush=True); time.sleep(60)"
+        command = [sys.executable, *owner_options(str(state)), "-c", program, "-m", "services.tools"]
+        process = subprocess.Popen(command, env={"PYTHONPATH": ":".join(sys.path)}, stdout=subprocess.PIPE)
+        process.stdout.readline()
+        return process
 
     ours, theirs = service(tmp_path), service(tmp_path / "other")
     try:
@@ -90,4 +97,15 @@ def test_services_that_lost_their_supervisor_are_stopped_and_those_of_others_are
     finally:
         for one in (ours, theirs):
             one.kill()
-            one.wait()
+            one.communicate()
+
+
+def test_a_service_shows_its_state_folder_in_its_command_line(monkeypatch):
+    programs = []
+    monkeypatch.setattr(os, "execv", lambda _, argv: programs.append(argv))
+    monkeypatch.setattr(child.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
+    monkeypatch.setenv(OWNER_VARIABLE, "/state")
+    monkeypatch.setattr(sys, "argv", ["child", "tools"])
+    child.main()
+    program, *arguments = command("services.tools")
+    assert programs == [[program, *owner_options("/state"), *arguments]]

@@ -46,7 +46,7 @@ def test_the_http_gateway_calls_the_orchestrator_and_stops_before_it(tmp_path):
     (gateway,) = read_gateway(settings)
     assert gateway.address == "127.0.0.1:8090"
     rendered = Supervision(tmp_path)._render((*read_areas(settings), gateway))
-    assert "-m deploy.local.child http 127.0.0.1:6001\n" in rendered
+    assert "pagantic_common/run.py deploy.local.child http 127.0.0.1:6001\n" in rendered
     groups = {group["programs"]: int(group["priority"]) for name, group in parsed(rendered).items() if "group:" in name}
     assert groups == {"constraint,context,inference,rerank,tools": 1, "orchestrator": 2, "http": 3}
 

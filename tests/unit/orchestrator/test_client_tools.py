@@ -8,11 +8,12 @@ from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Finish, Infer, RunTools
 from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
 from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.phases.inference import may_correct_calls
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.request_check import check_request, check_results
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
 
 OPEN = ToolDefinition("open_door", "Opens a door.", '{"type":"object"}')
 CLOCK = ToolDefinition("clock", "Tells the time.", '{"type":"object"}')
@@ -47,6 +48,37 @@ def test_a_call_of_a_client_tool_ends_the_execution_with_the_call():
     assert (response.tool_calls, response.finish_reason, response.content) == ((OPENED,), FinishReason.TOOL, "a moment")
     assert response.failure is None
     assert response.tool_calls_made == ()
+
+
+WRONG = (WrongCall("c1", 'field "door": expected type string'),)
+
+
+def test_wrong_arguments_are_told_to_the_model_once_before_the_caller_gets_calls():
+    first = Inferred(InferenceOutput("a moment", FinishReason.TOOL, tool_calls=(OPENED, ASKED)), wrong_calls=WRONG)
+    outcome = run(request(session_id="s"), first)
+    assert isinstance(outcome.command, Infer)
+    called, told, other = outcome.command.messages[-3:]
+    assert called.tool_calls == (OPENED, ASKED)
+    assert (told.role, told.tool_call_id, told.name) == (Role.TOOL, "c1", "open_door")
+    assert 'field "door": expected type string' in told.content
+    assert (other.tool_call_id, other.content[:7]) == ("c2", "Not run"), "no call of this output runs"
+    assert not may_correct_calls(outcome.run)
+    mended = ToolCall("c3", "open_door", '{"door":"1"}')
+    ended = machine.step(outcome.run, said(mended, text="again")).command
+    assert ended.response.tool_calls == (mended,)
+    assert [(message.role, message.content, message.tool_calls) for message in ended.turn] == [
+        (Role.USER, "open the door", ()),
+        (Role.ASSISTANT, "a moment", ()),
+        (Role.ASSISTANT, "again", (mended,)),
+    ], "a conversation keeps the text that was streamed, and no call that nobody ran"
+
+
+def test_a_demand_for_a_call_holds_while_it_is_corrected_and_the_limit_of_rounds_counts():
+    hints = Hints(tool_choice=ToolChoice(ToolChoiceMode.REQUIRED))
+    first = Inferred(InferenceOutput("", FinishReason.TOOL, tool_calls=(OPENED,)), wrong_calls=WRONG)
+    assert run(request(hints=hints), first).command.tool_choice.mode is ToolChoiceMode.REQUIRED
+    assert may_correct_calls(run(request()).run)
+    assert not may_correct_calls(run(request(hints=Hints(max_tool_rounds=1))).run)
 
 
 def test_calls_of_other_tools_in_the_same_turn_run_first():
@@ -128,6 +160,7 @@ def test_tool_choice_may_demand_a_client_tool_of_structured():
 CALLED = Message(Role.ASSISTANT, "", tool_calls=(OPENED, ASKED))
 DONE = Message(Role.TOOL, "open", tool_call_id="c1", name="open_door")
 TOLD = Message(Role.TOOL, "noon", tool_call_id="c2", name="clock")
+SILENT = Message(Role.USER)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +173,9 @@ TOLD = Message(Role.TOOL, "noon", tool_call_id="c2", name="clock")
         ((USER, CALLED, TOLD), (Message(Role.SYSTEM, "be brief"), DONE)),
         ((USER, CALLED, TOLD, Message(Role.USER, "never mind")), (USER,)),
         ((USER, CALLED, TOLD, DONE, Message(Role.ASSISTANT, "it is open")), (USER,)),
+        ((USER, CALLED, SILENT, TOLD), (DONE, USER)),
+        ((USER, CALLED, TOLD), (SILENT, DONE, USER)),
+        ((USER, Message(Role.ASSISTANT, removed=True)), (USER,)),
     ],
 )
 def test_results_that_are_owed_may_come_in_any_order_before_all_else(history, turn):
@@ -150,3 +186,5 @@ def test_results_that_are_owed_may_come_in_any_order_before_all_else(history, tu
 def test_a_turn_without_the_owed_results_is_refused_naming_the_calls(turn):
     with pytest.raises(InvalidRequest, match=r"results of calls 'c1' \(open_door\)"):
         check_results((USER, CALLED, TOLD), turn)
+    with pytest.raises(InvalidRequest, match=r"results of calls 'c1' \(open_door\)"):
+        check_results((USER, CALLED, TOLD, Message(Role.TOOL, removed=True), SILENT), turn)

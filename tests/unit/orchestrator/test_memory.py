@@ -75,6 +75,17 @@ def test_questions_that_follow_each_other_stay_together_and_every_turn_may_go():
     assert memory.cuts_of([Message(Role.ASSISTANT, "hi"), *history], (ASK,)) == (0, 1, 5, 9)
 
 
+def test_a_turn_does_not_begin_with_a_question_that_was_removed():
+    gone, yes = Message(Role.USER, removed=True), Message(Role.ASSISTANT, "yes")
+    assert memory.cuts_of([ASK, yes, gone, yes, ASK, yes], (ASK,)) == (0, 4, 6)
+
+
+def test_a_summary_has_no_lines_for_messages_that_were_removed():
+    history = [Message(Role.USER, removed=True), ASK, Message(Role.ASSISTANT, reasoning="hm")]
+    asked = memory.summary_request(None, history, [0, 1, 1], 100)[1]
+    assert asked.content == "What was said:\nuser: what?"
+
+
 def test_what_the_new_turn_goes_on_from_stays():
     history = [ASK, Message(Role.ASSISTANT, "yes"), ASK, call("a")]
     assert memory.cuts_of(history, (result("a"),)) == (0, 2)

@@ -8,7 +8,9 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.core.execution.events import AttemptDiscarded, ContentDelta
 from services.orchestrator.core.execution.inputs import Inferred
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from tests.support.journal_records import record
 
 
@@ -52,6 +54,19 @@ async def test_events_are_shown_in_their_order_once_all_before_them_are_stored()
     assert (await shown).sequence == 1
     assert (await anext(watching)).sequence == 2
     await watching.aclose()
+
+
+async def test_an_outcome_that_has_just_been_stored_is_shown_when_it_is_settled():
+    journal = Slow()
+    recorder = Recorder(journal, SystemClock(), record())
+    moved = Transition(State.VALIDATE, State.COMPLETE, 1, "")
+    finishing = asyncio.ensure_future(recorder.finish([moved], Response("r", "s")))
+    await asyncio.sleep(0)
+    finishing.cancel()
+    await asyncio.gather(finishing, return_exceptions=True)
+    journal.ends[0].set_result(None)
+    await recorder.settle()
+    assert recorder.broadcast.is_ended
 
 
 LARGE = Inferred(InferenceOutput("x" * 300_000, FinishReason.STOP))

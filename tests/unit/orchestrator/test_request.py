@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from services.orchestrator.app.effects.tools.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.conversation.prompt import (
@@ -18,7 +18,8 @@ from services.orchestrator.core.conversation.prompt import (
     last_user_text,
     with_prepared,
 )
-from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
+from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
 from services.orchestrator.core.model.policies import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 from services.orchestrator.core.model.prepared import Prepared
@@ -149,6 +150,44 @@ def test_a_summary_is_a_part_of_the_first_user_message():
     assert [message.content for message in steps.messages] == ["summary\n\nwhy?"]
 
 
+def test_the_model_does_not_see_messages_that_are_empty_or_removed():
+    silent = (Message(Role.USER), Message(Role.ASSISTANT, reasoning="hm"), Message(Role.USER, removed=True))
+    history = (*silent, Message(Role.USER, "before"), *silent, Message(Role.ASSISTANT, "yes"))
+    work = request(messages=(Message(Role.SYSTEM), *silent[:2], Message(Role.USER, "why?")))
+    shown = [Message(Role.USER, "before"), Message(Role.ASSISTANT, "yes"), Message(Role.USER, "why?")]
+    assert list(assemble_messages(work, Prepared(history=history, history_end=8), ())) == shown
+    assert list(with_prepared(work, Prepared(history=history, history_end=8)).messages[1:]) == shown
+    summary = Message(Role.USER, "summary")
+    cut = assemble_messages(work, Prepared(history=(summary, *history), history_start=4, history_end=12), ())
+    assert [message.content for message in cut] == ["summary\n\nbefore", "yes", "why?"]
+    assert last_user_text(work, history) == "why?"
+    assert last_user_text(request(messages=(Message(Role.TOOL, "noon", tool_call_id="c", name="clock"),)), history) == (
+        "before"
+    )
+
+
+def test_the_result_of_a_call_that_was_removed_is_not_shown():
+    asked, called = (
+        Message(Role.USER, "what time?"),
+        Message(Role.ASSISTANT, tool_calls=(ToolCall("c1", "clock", "{}"),)),
+    )
+    result = Message(Role.TOOL, "noon", tool_call_id="c1", name="clock")
+    whole = assemble_messages(request(), Prepared(history=(asked, called, result), history_end=3), ())
+    assert whole == (asked, called, result, Message(Role.USER, "why?"))
+    gone = Message(Role.ASSISTANT, removed=True)
+    rest = assemble_messages(request(), Prepared(history=(asked, gone, result), history_end=3), ())
+    assert rest == (asked, Message(Role.USER, "why?"))
+    given = request(messages=(result, Message(Role.USER, "why?")))
+    assert assemble_messages(given, Prepared(), ()) == given.messages
+
+
+def test_an_input_to_judge_is_not_empty():
+    decisions = Decisions((Question(QuestionKind.PREDICATE, "It is polite."),))
+    work = request(mode=Mode.DECIDE, messages=(Message(Role.USER, "hi"), Message(Role.ASSISTANT)), decisions=decisions)
+    with pytest.raises(InvalidRequest, match=r"messages\[1\] \(assistant\) is empty"):
+        check_request(work)
+
+
 def test_two_messages_that_a_caller_gives_stay_two():
     twice = request(messages=(Message(Role.USER, "one"), Message(Role.USER, "two")))
     assert assemble_messages(twice, Prepared(), ()) == twice.messages
@@ -193,6 +232,30 @@ def test_a_schema_in_the_context_message_is_not_told_in_the_system_prompt_too():
     messages = assemble_messages(work, Prepared(context_message=context_message(work, None, ())), ())
     assert [message.role for message in messages] == [Role.USER]
     assert messages[0].content.startswith("JSON Schema of the answer:")
+
+
+ANY_OBJECT = OutputContract(schema_json='{"type":"object","$comment":"for tools"}')
+SAYS_JSON = [
+    {"messages": (Message(Role.USER, "Answer in Json: why?"),)},
+    {"messages": (Message(Role.SYSTEM, "Write JSON."), Message(Role.USER, "why?"))},
+    {"prompt": SystemPrompt("You answer with json.")},
+]
+
+
+@pytest.mark.parametrize("fields", SAYS_JSON)
+def test_a_caller_who_asks_for_json_is_not_followed_by_a_second_instruction(fields):
+    prepared = Prepared(system_prompt=fields.get("prompt", SystemPrompt()).render())
+    own_words = assemble_messages(request(**fields), prepared, ())
+    assert assemble_messages(request(output=ANY_OBJECT, **fields), prepared, ()) == own_words
+    shown = replace(ANY_OBJECT, schema_in_prompt=SchemaInPrompt.ON)
+    assert '{"type":"object"}' in assemble_messages(request(output=shown, **fields), prepared, ())[0].content
+    closed = replace(ANY_OBJECT, schema_json='{"type":"object","required":["a"]}')
+    assert '"required"' in assemble_messages(request(output=closed, **fields), prepared, ())[0].content
+
+
+def test_an_object_that_no_text_asks_for_is_asked_for_in_words_without_a_schema():
+    messages = assemble_messages(request(output=ANY_OBJECT), Prepared(), ())
+    assert messages == (Message(Role.SYSTEM, "Answer with a JSON object."), Message(Role.USER, "why?"))
 
 
 def test_a_free_decoder_is_told_the_schema_in_words():

@@ -1,14 +1,17 @@
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode
-from pagantic_common.domain.messages import Role, ToolCall
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode
+from services.orchestrator.core.execution import machine
 from services.orchestrator.core.execution.commands import Infer, RunTools
-from services.orchestrator.core.execution.inputs import ToolsRan
+from services.orchestrator.core.execution.inputs import Enforced, Inferred, ToolsRan
 from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
-from services.orchestrator.core.model.response import ToolCallRecord
-from tests.unit.orchestrator.test_machine import CALL, CLOCK, RECORD, drive, finish_of, request, said
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from tests.unit.orchestrator.test_client_tools import OPEN, OPENED
+from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, VALID, drive, finish_of, request, said
 
 PREPARED = Prepared(tools=(CLOCK,))
 AGAIN = ToolCall("c2", "clock", " { } ")
@@ -81,15 +84,53 @@ def test_an_empty_answer_after_tools_is_asked_for_once_more_without_them():
     outcomes = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(" \n"))
     assert command_of(outcomes, Infer).tools == ()
     ended = drive(request(), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), said(""), said(""))
-    assert finish_of(ended).response.failure.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
+    response = finish_of(ended).response
+    assert (response.failure, response.content, response.tool_calls_made) == (None, "", (RECORD,))
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_empty_answer_is_no_success(text):
-    failure = finish_of(drive(request(), Prepared(), said(text))).response.failure
-    assert failure.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
-    assert failure.retryable
+def test_an_empty_answer_is_an_answer_with_a_warning_and_is_stored(text):
+    finish = finish_of(drive(request(session_id="s"), Prepared(), said(text)))
+    response = finish.response
+    assert (response.failure, response.content, response.finish_reason) == (None, text, FinishReason.STOP)
+    assert [warning.code for warning in response.warnings] == ["empty_answer"]
+    assert finish.turn[1:] == (Message(Role.ASSISTANT, text),)
 
 
-def test_an_answer_that_a_stop_text_ended_at_once_may_be_empty():
+def test_an_empty_constrained_answer_and_a_missing_required_call_are_no_success():
+    contract = OutputContract(schema_json='{"type":"string"}')
+    once = request(output=contract, retry=RetryPolicy(max_retries=0))
+    failed = finish_of(drive(once, Prepared(), said(""), Enforced(INVALID)))
+    assert failed.response.failure == INVALID.failure
+    required = request(hints=Hints(tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)))
+    missing = finish_of(drive(required, PREPARED, said(""))).response.failure
+    assert missing.code is ErrorCode.INFERENCE_MALFORMED_RESPONSE
+
+
+def test_an_answer_that_a_stop_text_ended_at_once_is_empty_without_a_warning():
+    stopped = Inferred(InferenceOutput("", FinishReason.STOP, matched_stop="a"))
+    response = finish_of(drive(request(hints=Hints(stop=("a",))), Prepared(), stopped)).response
+    assert (response.failure, response.warnings) == (None, ())
+    called = drive(request(hints=Hints(stop=("a",))), PREPARED, said(calls=[CALL]), ToolsRan((RECORD,)), stopped)
+    assert finish_of(called).response.failure is None, "the caller asked for the end, so nothing is asked again"
     assert finish_of(drive(request(hints=Hints(stop=("a",))), Prepared(), said(""))).response.failure is None
+
+
+def test_the_texts_beside_calls_come_before_the_answer_as_they_streamed():
+    inputs = (said("Let me look.", [CALL]), ToolsRan((RECORD,)), said("And ", [ZONED]), ToolsRan((RECORD,)))
+    response = finish_of(drive(request(), PREPARED, *inputs, said("it is noon."))).response
+    assert (response.earlier_content, response.content) == ("Let me look.And ", "it is noon.")
+
+
+def test_the_text_beside_the_callers_calls_is_the_answer_and_earlier_ones_come_before():
+    work = request(client_tools=(OPEN,))
+    inputs = (said("Let me look.", [CALL]), ToolsRan((RECORD,)), said("Opening.", [OPENED]))
+    response = finish_of(drive(work, Prepared(tools=(CLOCK, OPEN)), *inputs)).response
+    assert (response.earlier_content, response.content, response.tool_calls) == ("Let me look.", "Opening.", (OPENED,))
+
+
+def test_the_texts_before_a_constrained_answer_did_not_stream():
+    work = request(Mode.STRUCTURED, tools=("clock",), output=OutputContract(schema_json='{"type":"string"}'))
+    prepared = Prepared(tools=(CLOCK,), engine_text="grammar")
+    outcomes = drive(work, prepared, said("Let me look.", [CALL]), ToolsRan((RECORD,)), said("noon"), said('"noon"'))
+    assert finish_of([*outcomes, machine.step(outcomes[-1].run, Enforced(VALID))]).response.earlier_content == ""

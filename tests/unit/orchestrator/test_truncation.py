@@ -1,6 +1,8 @@
 from dataclasses import replace
 
-from pagantic_common.domain.errors import ErrorCode
+import pytest
+
+from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from services.orchestrator.core.execution.inputs import Enforced, Inferred
@@ -10,7 +12,17 @@ from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
-from tests.unit.orchestrator.test_machine import INVALID, VALID, drive, finish_of, path, request, said
+from tests.unit.orchestrator.test_machine import (
+    CLOCK,
+    INVALID,
+    REQUIRED,
+    VALID,
+    drive,
+    finish_of,
+    path,
+    request,
+    said,
+)
 
 REPAIRED = Enforcement(
     valid=True,
@@ -19,6 +31,8 @@ REPAIRED = Enforcement(
     stages=(StageReport(Stage.JSON_REPAIR, StageOutcome.REPAIRED, ("closed 1 open container",)),),
     guarantee=Guarantee.REPAIRED,
 )
+
+REJECTED = replace(INVALID, failure=failure_of(ErrorCode.CONSTRAINT_GRAMMAR_REJECTED, "is not derived"))
 
 
 def cut(output_tokens=40, window=1000):
@@ -38,7 +52,8 @@ def test_an_answer_that_only_repair_could_close_is_truncated_and_names_the_limit
     assert response.failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
     assert "max_tokens 40" in response.failure.message
     assert not response.failure.retryable
-    assert response.finish_reason is FinishReason.LENGTH
+    assert "stop" not in response.failure.details
+    assert (response.content, response.finish_reason) == ("[1", FinishReason.LENGTH)
 
 
 def test_the_same_limit_is_not_tried_again():
@@ -77,7 +92,7 @@ def test_without_strict_validation_what_was_cut_is_partial_with_a_warning():
     outcomes = drive(structured(output=contract), Prepared(), cut(), Enforced(REPAIRED))
     response = finish_of(outcomes).response
     assert response.failure is None
-    assert response.structured_output_json == "[1]"
+    assert (response.content, response.structured_output_json) == ("[1", "[1]")
     assert response.validation.guarantee is Guarantee.PARTIAL
     assert [warning.code for warning in response.warnings] == ["output_truncated"]
 
@@ -103,6 +118,37 @@ def test_an_answer_that_a_stop_text_ended_and_repair_closed_is_no_success():
     failure = finish_of(outcomes).response.failure
     assert failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
     assert "stop text" in failure.message
+    assert failure.details["stop"] == ""
+
+
+@pytest.mark.parametrize("enforcement", [REPAIRED, INVALID, REJECTED])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_stop_text_that_ended_the_output_is_the_reason_whatever_the_contract_says(enforcement, strict):
+    contract = OutputContract(schema_json="{}", strict_validation=strict)
+    if enforcement is REJECTED:
+        contract = OutputContract(grammar='root ::= "[1]"', strict_validation=strict)
+    stopped = Inferred(InferenceOutput("[1", FinishReason.STOP, matched_stop="]"))
+    work = request(output=contract, hints=Hints(stop=("]",)), retry=RetryPolicy(max_retries=3))
+    response = finish_of(drive(work, Prepared(engine_text="g"), stopped, Enforced(enforcement))).response
+    assert (response.content, response.matched_stop, response.finish_reason) == ("[1", "]", FinishReason.STOP)
+    if strict:
+        assert response.failure.code is ErrorCode.INFERENCE_OUTPUT_TRUNCATED
+        assert response.failure.details["stop"] == "]"
+    else:
+        assert [warning.code for warning in response.warnings] == ["output_truncated"]
+
+
+def test_a_stop_text_after_a_valid_answer_is_a_success():
+    stopped = Inferred(InferenceOutput("{}", FinishReason.STOP, matched_stop="END"))
+    response = finish_of(drive(structured(hints=Hints(stop=("END",))), Prepared(), stopped, Enforced(VALID))).response
+    assert (response.failure, response.content, response.matched_stop) == (None, "{}", "END")
+
+
+def test_a_stop_text_in_place_of_a_required_call_is_the_reason():
+    stopped = Inferred(InferenceOutput("I will", FinishReason.STOP, matched_stop="call"))
+    hints = replace(REQUIRED, stop=("call",))
+    failure = finish_of(drive(request(hints=hints), Prepared(tools=(CLOCK,)), stopped)).response.failure
+    assert (failure.code, failure.details["stop"]) == (ErrorCode.INFERENCE_OUTPUT_TRUNCATED, "call")
 
 
 def test_the_next_attempt_after_a_raised_limit_has_the_usual_one():

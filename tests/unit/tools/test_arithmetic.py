@@ -73,7 +73,7 @@ def test_bad_expression_is_refused_with_its_reason(expression, problem):
 
 @given(st.text(alphabet="0123456789.+-*/%^(), esqrtabpi", max_size=60))
 def test_any_text_gives_a_bounded_number_or_a_reason_quickly(text):
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         value = evaluate(text)
     except ToolFailed:
@@ -81,7 +81,7 @@ def test_any_text_gives_a_bounded_number_or_a_reason_quickly(text):
     else:
         assert math.isfinite(value) if isinstance(value, float) else value.bit_length() <= MAX_INTEGER_BITS
         assert len(format_number(value)) < 1300
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 @given(st.text(max_size=40))

@@ -6,23 +6,32 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pagantic_common.domain.calls.breaker import THRESHOLD
+from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.workers.fair_places import FairPlaces, keep_place_until
+from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.tools.adapters.builtin.computing import computing_tools
+from services.tools.app import execution
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
+from services.tools.ports import ToolUnavailable, make_places
 
 
 class ScriptedTool:
     """Does what its script says, one entry for each run: a result, an exception, or seconds to take."""
 
-    def __init__(self, *script, idempotent=False, timeout_s=None, unavailable_reason=""):
+    def __init__(self, *script, idempotent=False, timeout_s=None, unavailable_reason="", places=None, is_remote=False):
         self.definition = ToolDefinition(
             "scripted", "", '{"type": "object"}', idempotent=idempotent, timeout_s=timeout_s
         )
         self.unavailable_reason = unavailable_reason
+        self.places = places
+        self.is_remote = is_remote
         self.script = list(script)
         self.runs = 0
 
@@ -37,11 +46,16 @@ class ScriptedTool:
         return entry
 
 
-async def execute(tool, arguments_json="{}", timeout_s=None, **limits):
+def executor_of(tools, clock, **limits):
+    return ToolExecutor(ToolRegistry(tools), clock, ExecutionLimits(**{"backoff_s": 0.0, **limits}))
+
+
+async def execute(tool, arguments_json="{}", timeout_s=None, executor=None, tenant=None, **limits):
     clock = SystemClock()
-    executor = ToolExecutor(ToolRegistry([tool]), clock, ExecutionLimits(**{"backoff_s": 0.0, **limits}))
+    executor = executor or executor_of([tool], clock, **limits)
     call = ToolCall("c1", tool.definition.name, arguments_json)
-    return await executor.execute(call, Deadline.after(clock.monotonic_s(), timeout_s))
+    with work_scope(principal=tenant and work_of(tenant)):
+        return await executor.execute(call, Deadline.after(clock.monotonic_s(), timeout_s))
 
 
 async def test_result_is_given_for_its_call():
@@ -125,6 +139,136 @@ async def test_timeout_that_the_tool_raises_itself_is_its_own_failure():
     assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
 
 
+class GatedTool(ScriptedTool):
+    """Runs until its gate opens, and counts the concurrent runs and the most of them."""
+
+    def __init__(self, places, **options):
+        super().__init__(places=places, **options)
+        self.gate = asyncio.Event()
+        self.running = self.most = 0
+
+    async def run(self, _arguments, _report):
+        self.runs += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+            return "done"
+        finally:
+            self.running -= 1
+
+
+async def start(count, tool, executor, tenant=None, **options):
+    """Start calls, and let them come as far as they can."""
+    calls = [asyncio.create_task(execute(tool, executor=executor, tenant=tenant, **options)) for _ in range(count)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return calls
+
+
+async def test_waiting_for_a_place_is_no_time_of_the_tool():
+    tool = ScriptedTool(0.2, 0.2, 0.2, timeout_s=0.3, places=make_places(1, 1))
+    executor = executor_of([tool], SystemClock())
+    outcomes = await asyncio.gather(*(execute(tool, executor=executor) for _ in range(3)))
+    assert [outcome.result.content for outcome in outcomes] == ["late"] * 3
+    assert max(outcome.duration_s for outcome in outcomes) > 0.5
+
+
+async def test_a_call_without_a_place_ends_with_its_callers_time_and_is_no_silence():
+    tool = GatedTool(make_places(1, 1), is_remote=True, timeout_s=60)
+    executor = executor_of([tool], SystemClock())
+    (holder,) = await start(1, tool, executor)
+    for _ in range(2 * THRESHOLD):
+        outcome = await execute(tool, executor=executor, timeout_s=0.01)
+        assert (outcome.failure.code, outcome.attempts) == (ErrorCode.TOOL_TIMEOUT, 0)
+        assert "was not run: no place was free within 0.0" in outcome.failure.message
+        assert outcome.failure.retryable, "it has had no effects"
+    tool.gate.set()
+    assert (await holder).failure is None
+    assert (await execute(tool, executor=executor)).failure is None
+    assert tool.runs == 2
+
+
+async def test_a_call_that_a_full_queue_refuses_is_told():
+    tool = GatedTool(FairPlaces(1, waiting=1, resource="a place of the tool"))
+    executor = executor_of([tool], SystemClock())
+    calls = await start(2, tool, executor)
+    outcome = await execute(tool, executor=executor)
+    assert (outcome.failure.code, outcome.attempts) == (ErrorCode.TOOL_UNAVAILABLE, 0)
+    assert "1 requests wait for a place of the tool already" in outcome.failure.message
+    tool.gate.set()
+    await asyncio.wait(calls)
+
+
+async def test_a_tenant_that_fills_its_places_leaves_one_to_others():
+    tool = GatedTool(make_places(3, 2))
+    executor = executor_of([tool], SystemClock())
+    calls = await start(5, tool, executor, "acme")
+    assert tool.running == 2
+    calls += await start(1, tool, executor, "beta")
+    assert tool.running == 3
+    tool.gate.set()
+    assert all(outcome.failure is None for outcome in await asyncio.gather(*calls))
+    assert tool.most == 3
+
+
+async def test_the_only_user_of_a_local_system_takes_all_places():
+    tool = GatedTool(make_places(3, 2))
+    calls = await start(5, tool, executor_of([tool], SystemClock()))
+    assert tool.running == 3
+    tool.gate.set()
+    await asyncio.wait(calls)
+
+
+async def test_work_that_is_left_behind_keeps_its_place():
+    ends = asyncio.get_running_loop().create_future()
+
+    class LeavingTool(ScriptedTool):
+        async def run(self, _arguments, _report):
+            keep_place_until(ends)
+            return await asyncio.shield(ends)
+
+    tool = LeavingTool(places=make_places(1, 1), timeout_s=0.01)
+    executor = executor_of([tool], SystemClock())
+    assert (await execute(tool, executor=executor)).failure.code is ErrorCode.TOOL_TIMEOUT
+    assert "no place was free" in (await execute(tool, executor=executor, timeout_s=0.01)).failure.message
+    ends.set_result("done")
+    assert (await execute(tool, executor=executor, timeout_s=5)).result.content == "done"
+
+
+def refused(outcome):
+    return outcome.failure is not None and "consecutive calls got no answer" in outcome.failure.message
+
+
+async def test_a_tenant_opens_no_breaker_of_another():
+    silent = [ToolUnavailable("away")] * THRESHOLD
+    tool = ScriptedTool(*silent, "for beta", is_remote=True)
+    executor = executor_of([tool], FrozenClock())
+    for _ in range(THRESHOLD):
+        assert not refused(await execute(tool, executor=executor, tenant="acme"))
+    assert refused(await execute(tool, executor=executor, tenant="acme"))
+    assert (await execute(tool, executor=executor, tenant="beta")).result.content == "for beta"
+
+
+async def test_a_local_tool_has_no_breaker():
+    tool = ScriptedTool(*[5.0] * 2 * THRESHOLD, "done", timeout_s=0.001)
+    executor = executor_of([tool], SystemClock())
+    for _ in range(2 * THRESHOLD):
+        assert (await execute(tool, executor=executor)).failure.code is ErrorCode.TOOL_TIMEOUT
+    assert (await execute(tool, executor=executor, timeout_s=5)).result.content == "done"
+
+
+async def test_breakers_are_bounded_in_number(monkeypatch):
+    monkeypatch.setattr(execution, "MAX_BREAKERS", 2)
+    tool = ScriptedTool(*[ToolUnavailable("away")] * 3 * THRESHOLD, "again", is_remote=True)
+    executor = executor_of([tool], FrozenClock())
+    for tenant in ("a", "b", "c"):
+        for _ in range(THRESHOLD):
+            await execute(tool, executor=executor, tenant=tenant)
+    assert [refused(await execute(tool, executor=executor, tenant=tenant)) for tenant in ("c", "b")] == [True, True]
+    assert (await execute(tool, executor=executor, tenant="a")).result.content == "again"
+
+
 async def test_cancelling_the_caller_cancels_the_tool():
     task = asyncio.create_task(execute(ScriptedTool(5.0, idempotent=True)))
     await asyncio.sleep(0.01)
@@ -168,28 +312,28 @@ class FrozenClock:
     ],
 )
 async def test_builtin_tool_answers(tool, arguments_json, content):
-    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = executor_of(computing_tools(FrozenClock(), ThreadWorkers()), FrozenClock())
     outcome = await executor.execute(ToolCall("c1", tool, arguments_json), Deadline())
     assert outcome.result.content == content
 
 
 @pytest.mark.parametrize("timezone", ["../etc/passwd", "/etc/passwd", "UTC, 24hr"])
 async def test_what_cannot_be_a_time_zone_is_no_argument(timezone):
-    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = executor_of(computing_tools(FrozenClock(), ThreadWorkers()), FrozenClock())
     outcome = await executor.execute(ToolCall("c1", "clock", f'{{"timezone": "{timezone}"}}'), Deadline())
     assert outcome.failure.code is ErrorCode.TOOL_INVALID_ARGUMENTS
 
 
 @pytest.mark.parametrize("expression", ["(2 + 3) * 4", "-1", "5", "sqrt(min(9, 16)) ** 2", "2 * pi", "round(7 / 3, 2)"])
 async def test_every_kind_of_expression_is_within_the_parameter_schema(expression):
-    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = executor_of(computing_tools(FrozenClock(), ThreadWorkers()), FrozenClock())
     outcome = await executor.execute(ToolCall("c1", "calculator", json.dumps({"expression": expression})), Deadline())
     assert outcome.failure is None
 
 
 @pytest.mark.parametrize("timezone", ["Mars/Olympus", "Europe"])
 async def test_unknown_time_zone_is_told(timezone):
-    executor = ToolExecutor(ToolRegistry(computing_tools(FrozenClock())), FrozenClock(), ExecutionLimits())
+    executor = executor_of(computing_tools(FrozenClock(), ThreadWorkers()), FrozenClock())
     outcome = await executor.execute(ToolCall("c1", "clock", f'{{"timezone": "{timezone}"}}'), Deadline())
     assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
     assert f"time zone '{timezone}' is not known" in outcome.result.content

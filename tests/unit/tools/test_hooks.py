@@ -25,6 +25,8 @@ class EchoTool:
 
     definition = ToolDefinition("echo", "", SCHEMA)
     unavailable_reason = ""
+    is_remote = True
+    places = None
 
     def __init__(self):
         self.error = None

@@ -1,5 +1,8 @@
 """What servers send, as text."""
 
+import base64
+import json
+
 import pytest
 from mcp import types
 
@@ -34,6 +37,79 @@ def test_resources_inside_a_result_are_given_or_described():
     assert (
         text_of_result(result(*blocks)) == "[resource: a://b, unknown type]\ninside\n\n[resource: a://c, x/y, 2 bytes]"
     )
+
+
+DATA = base64.b64encode(bytes(range(256)) * 12).decode()
+IMAGE = types.ImageContent(data=DATA, mime_type="image/png")
+AUDIO = types.AudioContent(data=DATA, mime_type="audio/wav")
+BLOB = types.EmbeddedResource(resource=types.BlobResourceContents(uri="a://b", blob=DATA, mime_type="image/png"))
+DESCRIPTIONS = {
+    "image": "[image: image/png, 3072 bytes]",
+    "audio": "[audio: audio/wav, 3072 bytes]",
+    "resource": "[resource: a://b, image/png, 3072 bytes]",
+}
+
+
+def written(block):
+    return block.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+@pytest.mark.parametrize("block", [IMAGE, AUDIO, BLOB], ids=lambda block: block.type)
+@pytest.mark.parametrize(
+    "structure",
+    [
+        lambda block: {"content": [block]},
+        lambda block: {"result": block},
+        lambda block: {"pages": [[{"picture": block}], [{"picture": block}]]},
+        lambda block: {"data": block.get("data") or block["resource"]["blob"]},
+        lambda _: {"url": f"data:image/png;base64,{DATA}"},
+        lambda _: {"url": f"data:image/svg+xml;charset=utf-8;base64,{DATA}"},
+    ],
+)
+def test_data_that_a_server_sends_twice_is_described_once(block, structure):
+    assert text_of_result(result(block, structured_content=structure(written(block)))) == DESCRIPTIONS[block.type]
+
+
+@pytest.mark.parametrize("block", [IMAGE, AUDIO, BLOB], ids=lambda block: block.type)
+def test_structured_content_beside_data_stays_and_the_data_in_it_is_described(block):
+    shown = text_of_result(result(block, structured_content={"width": 8, "content": [written(block)]}))
+    description = DESCRIPTIONS[block.type]
+    assert shown == f'{description}\n\n{{"width":8,"content":["{description}"]}}'
+
+
+@pytest.mark.parametrize("block", [IMAGE, AUDIO, BLOB], ids=lambda block: block.type)
+@pytest.mark.parametrize("form", [lambda block: {"content": [block]}, lambda block: {"result": block}])
+def test_blocks_in_structured_content_alone_are_described(block, form):
+    shown = text_of_result(result(structured_content=form(written(block))))
+    assert DESCRIPTIONS[block.type] in shown
+    assert len(shown) < 100
+
+
+def test_data_urls_in_structured_content_alone_are_described():
+    shown = text_of_result(result(structured_content={"url": f"data:image/gif;base64,{DATA}"}))
+    assert shown == '{"url":"[data: image/gif, 3072 bytes]"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (json.dumps({"content": [written(IMAGE)]}), DESCRIPTIONS["image"]),
+        (f"![plot](data:image/png;base64,{DATA})", f"![plot]({DESCRIPTIONS['image']})"),
+        (f"saved:\n{DATA}\nand shown", f"saved:\n{DESCRIPTIONS['image']}\nand shown"),
+    ],
+)
+def test_data_that_a_text_beside_it_repeats_is_described(text, shown):
+    words = text_of_result(result(IMAGE, types.TextContent(text=text)))
+    assert DATA not in words
+    assert shown in words.partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("text", [DATA, f"data:image/png;base64,{DATA}", "AAAA" * 1000, "AAAA"])
+def test_a_text_that_repeats_no_data_is_given_as_it_is(text):
+    other = types.ImageContent(data="AAAA", mime_type="image/png")
+    assert text_of_result(result(types.TextContent(text=text))) == text
+    assert text_of_result(result(other, types.TextContent(text=text))).endswith(text)
+    assert json.loads(text_of_result(result(structured_content={"token": "AAAA" * 1000}))) == {"token": "AAAA" * 1000}
 
 
 def test_contents_are_text_or_bytes():

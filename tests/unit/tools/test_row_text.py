@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagantic_common.domain.messages import ToolFailed
+from pagantic_common.domain.errors import InvalidRequest
 from services.tools.adapters.builtin.sql import rows_to_json
 
 VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=20)
@@ -16,7 +16,7 @@ VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() 
 def test_rows_are_json_within_their_limits(rows, max_rows, max_bytes):
     try:
         text = rows_to_json(["a", "b"], rows, max_rows, max_bytes)
-    except ToolFailed:
+    except InvalidRequest:
         return
     assert len(text.encode()) <= max_bytes
     parsed = json.loads(text)
@@ -29,5 +29,5 @@ def test_values_that_json_lacks_become_words():
 
 
 def test_a_row_that_does_not_fit_is_an_error():
-    with pytest.raises(ToolFailed, match="select fewer columns"):
+    with pytest.raises(InvalidRequest, match="select fewer columns"):
         rows_to_json(["a"], [("x" * 1000,)], 9, 500)

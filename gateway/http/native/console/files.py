@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -77,7 +77,7 @@ def console_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of the console, or an empty list if the settings turn the console off."""
     if not settings.console:
         return []
-    folder = files("gateway.http.native.console") / "static"
+    folder = Path(__file__).with_name("static")
     content = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     return [_operation(path, file) for path, file in served_files(content).items()]
 

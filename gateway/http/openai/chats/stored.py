@@ -199,7 +199,7 @@ def _part(part: message_pb2.ContentPart) -> dict[str, Any]:
 def _message(message_id: str, message: message_pb2.Message) -> StoredMessage:
     stored: StoredMessage = {
         "id": message_id,
-        "role": _ROLES.get(message.role, "user"),
+        "role": message.said_as or _ROLES.get(message.role, "user"),
         "content": message.content,
         "content_parts": [_part(part) for part in message.parts] or None,
         "refusal": None,

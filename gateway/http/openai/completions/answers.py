@@ -65,11 +65,13 @@ class ContinuationHead:
     heading: The heading of the answer.
     echoes: The text at the beginning of each choice: the prompt, or an empty string.
     ignored: Fields of the request that have no effect.
+    choices_per_prompt: The number of consecutive choices that share a prompt.
     """
 
     heading: Heading
     echoes: Sequence[str]
     ignored: Sequence[str]
+    choices_per_prompt: int = 1
 
     def whole(self, responses: Sequence[execution_pb2.SystemResponse]) -> TextCompletion:
         """Return the complete answer, with a choice for each response."""
@@ -78,7 +80,7 @@ class ContinuationHead:
             for index, (echo, response) in enumerate(zip(self.echoes, responses, strict=True))
         ]
         whole = self._with(choices)
-        whole["usage"] = usage_of(responses)
+        whole["usage"] = usage_of(responses, self.choices_per_prompt)
         whole["pagantic"] = extension_of(responses, self.ignored)
         return whole
 
@@ -95,17 +97,20 @@ class ContinuationHead:
     def usage(self, responses: Sequence[execution_pb2.SystemResponse]) -> TextCompletion:
         """Return the chunk with the usage of all choices, which ends a stream if the client requested it."""
         chunk = self._with([])
-        chunk["usage"] = usage_of(responses)
+        chunk["usage"] = usage_of(responses, self.choices_per_prompt)
         return chunk
 
     def _with(self, choices: list[TextChoice]) -> TextCompletion:
-        return {
+        part: TextCompletion = {
             "id": self.heading.id,
             "object": "text_completion",
             "created": self.heading.created_s,
             "model": self.heading.model,
             "choices": choices,
         }
+        if self.heading.has_usage:
+            part["usage"] = None
+        return part
 
 
 class ContinuationChunks:
@@ -125,8 +130,8 @@ class ContinuationChunks:
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[TextCompletion]:
         """Yield the chunks for an event.
 
-        Raises the error of a failed response, or Aborted if an attempt is discarded after the client received some of
-        its text.
+        Raises the error of a failed response, or Aborted if an attempt is discarded or its text is changed after the
+        client received some of it.
         """
         yield from self._pieces(self._blocks.of(event))
         if self._blocks.response is not None:

@@ -19,6 +19,7 @@ from gateway.http.openai.completions.answers import (
 )
 from gateway.http.openai.completions.requests import CompletionForm, completion_requests_of
 from gateway.http.openai.forms import read_form, require_model
+from gateway.http.openai.models import DefaultName
 from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
@@ -28,6 +29,7 @@ from pagantic_common.client import AsyncClient
 
 def completion_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation that continues raw texts."""
+    default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Continue raw texts."""
@@ -37,13 +39,15 @@ def completion_operations(settings: HttpSettings) -> list[Operation]:
         prompt_requests = completion_requests_of(form, settings.alias_of(form.model), settings.call_s)
         request_id = request.scope["request_id"] = prompt_requests[0].request_id or request.scope["request_id"]
         requests = _choices_of(form, prompt_requests, request_id)
-        heading = Heading(ID_PREFIX + request_id, form.model or "default", int(time.time()))
+        name = await default_name.or_sent(form.model, client, request)
+        has_usage = bool(form.stream) and form.includes_usage
+        heading = Heading(ID_PREFIX + request_id, name, int(time.time()), has_usage)
         echoes = [choice_request.text_prompt if form.echo else "" for choice_request in requests]
-        head = ContinuationHead(heading, echoes, form.ignored)
+        head = ContinuationHead(heading, echoes, form.ignored, form.choices_per_prompt)
         if not form.stream:
             return JSONResponse(head.whole(await execute_all(client, requests)))
         chunks = [ContinuationChunks(head, index) for index in range(len(requests))]
-        return stream_all(client, requests, chunks, head.usage if form.includes_usage else None)
+        return stream_all(client, requests, chunks, head.usage if has_usage else None)
 
     return [
         Operation(

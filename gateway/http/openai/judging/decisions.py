@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.forms import MAX_MESSAGES, MAX_PARTS, Form, MoreFields, read_form
+from gateway.http.openai.models import DefaultName
 from gateway.http.openai.requests import bound_time, read_extension
 from gateway.http.openai.responses.objects import ResponseUsage, usage_of
 from gateway.http.operations import OPENAI, Operation
@@ -154,13 +155,16 @@ class DecisionList(AnswerShape):
 
 def decision_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation of decisions."""
+    default_name = DefaultName(settings)
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer questions about an input."""
         form = await apart(body, read_form, read_object(body), DecisionForm)
         system_request = await apart(body, decision_request_of, form, settings.alias_of(form.model), settings.call_s)
         take_request_id(system_request, request)
-        return JSONResponse(decision_of(form, raise_for_error(await client.execute(system_request))))
+        response = raise_for_error(await client.execute(system_request))
+        name = await default_name.or_sent(form.model, client, request)
+        return JSONResponse(decision_of(form, name, response))
 
     return [Operation(OPENAI, "POST /v1/decisions", decide, "decide", DecisionForm, DecisionList)]
 
@@ -261,11 +265,11 @@ def _level(level: ScoreLevel) -> decision_pb2.Level:
     return decision_pb2.Level(label=level.label, description=level.description or "")
 
 
-def decision_of(form: DecisionForm, response: execution_pb2.SystemResponse) -> DecisionList:
-    """Return the object of `/v1/decisions` for a response. Abstentions become refusals."""
+def decision_of(form: DecisionForm, name: str, response: execution_pb2.SystemResponse) -> DecisionList:
+    """Return the object of `/v1/decisions` with this name of the model. Abstentions become refusals."""
     answered = zip(form.questions, response.decisions, strict=True)
     return {
-        "model": form.model or "default",
+        "model": name,
         "answers": [_answer(question, decision) for question, decision in answered],
         "usage": usage_of(response.token_usage),
         "pagantic": {

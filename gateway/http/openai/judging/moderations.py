@@ -12,6 +12,7 @@ from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import Form, read_form
+from gateway.http.openai.models import DefaultName
 from gateway.http.openai.requests import bound_time
 from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
@@ -20,7 +21,7 @@ from gateway.web.forms import Items
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient, decide_request, predicate
 from pagantic_common.client.responses import raise_for_error
-from pagantic_common.domain.errors import InvalidRequest, NotFound
+from pagantic_common.domain.errors import InvalidRequest, Unsupported
 
 MAX_INPUTS = 32
 JUDGED_AT_ONCE = 4  # Kept low because tenants have a limit on concurrent executions.
@@ -86,6 +87,7 @@ class ModerationReport(AnswerShape):
 
 def moderation_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operation of moderations."""
+    default_name = DefaultName(settings)
 
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Judge whether texts may be harmful."""
@@ -94,7 +96,8 @@ def moderation_operations(settings: HttpSettings) -> list[Operation]:
         responses = await run_all(
             [_execute(client, system_request) for system_request in system_requests], at_once=JUDGED_AT_ONCE
         )
-        return JSONResponse(moderation_of(form, settings.moderation_threshold, responses))
+        name = await default_name.or_sent(form.model or settings.moderation_model or "", client, request)
+        return JSONResponse(moderation_of(form, name, settings.moderation_threshold, responses))
 
     return [Operation(OPENAI, "POST /v1/moderations", judge, "moderate", ModerationForm, ModerationReport)]
 
@@ -108,11 +111,11 @@ def moderation_requests_of(
 ) -> list[execution_pb2.SystemRequest]:
     """Return a request for each input, with a question for each category.
 
-    Raises InvalidRequest if an input cannot be judged, or NotFound if the deployment has no guard model.
+    Raises InvalidRequest if an input cannot be judged, or Unsupported if the deployment has no guard model.
     """
     model = settings.moderation_model
     if model is None:
-        raise NotFound(
+        raise Unsupported(
             "this deployment judges no texts: PAGANTIC_HTTP_MODERATION_MODEL of the gateway names the model that does"
         )
     requests = []
@@ -147,12 +150,15 @@ def _text_of(part: ModerationPart, place: str) -> str:
 
 
 def moderation_of(
-    form: ModerationForm, threshold: float, responses: Sequence[execution_pb2.SystemResponse]
+    form: ModerationForm, name: str, threshold: float, responses: Sequence[execution_pb2.SystemResponse]
 ) -> ModerationReport:
-    """Return the object of `/v1/moderations`. A category is flagged if its score reaches the threshold."""
+    """Return the object of `/v1/moderations` with this name of the model.
+
+    A category is flagged if its score reaches the threshold.
+    """
     return {
         "id": f"modr-{responses[0].request_id}",
-        "model": form.model or "default",
+        "model": name,
         "results": [_result(response, threshold) for response in responses],
         "pagantic": extension_of(responses, form.ignored),
     }

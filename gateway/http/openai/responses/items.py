@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Literal, NotRequired
 
 from gateway.http.bodies import AnswerShape
@@ -12,14 +13,18 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.images import image_of
 
+# The fields of a message that each kind of item shows, by the beginning of the item's id.
+_FIELDS: Mapping[str, tuple[Literal["content", "parts", "reasoning", "tool_calls"], ...]] = {
+    "msg": ("content", "parts"),
+    "fco": ("content",),
+    "rs": ("reasoning",),
+    "fc": ("tool_calls",),
+}
+INPUT = "_in"  # follows the id of a response in the ids of its input, which differ from those of its output
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
     message_pb2.ROLE_USER: "user",
     message_pb2.ROLE_ASSISTANT: "assistant",
-}
-# The end of the id of an item by its kind: the position of its message, and the number of a call in the message.
-_POSITIONS = dict.fromkeys(("msg", "rs", "fco"), re.compile("([0-9]{1,9})")) | {
-    "fc": re.compile("([0-9]{1,9})_[0-9]{1,9}")
 }
 
 
@@ -41,16 +46,27 @@ class Item(AnswerShape):
 
 def output_items(response: execution_pb2.SystemResponse, status: str) -> list[Item]:
     """Return the items of a response, whose message gets this status."""
-    response_id = response.request_id
+    owner = response.request_id
     items: list[Item] = []
     if response.reasoning:
-        items.append(reasoning_item(f"rs_{response_id}", response.reasoning))
+        items.append(reasoning_item(id_of_item("rs", owner), response.reasoning))
     text = text_of(response)
     if text or not response.tool_calls:
         logprobs = (logprobs_of(response) or {"content": []})["content"]
-        items.append(message_item(f"msg_{response_id}", text, status, logprobs))
-    items += [call_item(f"fc_{response_id}_{index}", call) for index, call in enumerate(response.tool_calls)]
+        items.append(message_item(id_of_item("msg", owner), text, status, logprobs))
+    items += [call_item(id_of_item("fc", owner, index), call) for index, call in enumerate(response.tool_calls)]
     return items
+
+
+def id_of_item(prefix: str, owner: str, number: int = 0) -> str:
+    """Return the id of a response's item. Calls, and items that are not the first of their kind, are numbered.
+
+    Args:
+    prefix: The kind of the item: msg, rs, or fc.
+    owner: The request id of the response.
+    number: Position of the item among the items of its kind.
+    """
+    return f"{prefix}_{owner}_{number}" if prefix == "fc" or number else f"{prefix}_{owner}"
 
 
 def message_item(item_id: str, text: str, status: str, logprobs: Sequence[dict[str, Any]] = ()) -> Item:
@@ -96,13 +112,37 @@ def items_of_messages(messages: Sequence[message_pb2.Message], owner: str, first
     ]
 
 
+def input_items(request_id: str, messages: Sequence[message_pb2.Message]) -> list[Item]:
+    """Return the items of a response's input."""
+    return items_of_messages(messages, request_id + INPUT)
+
+
 def position_of(item_id: str, owner: str) -> int | None:
-    """Return the position of the message to which an item of an owner belongs, or None if the id has another form."""
-    kind, _, rest = item_id.partition("_")
-    numbers = _POSITIONS[kind].fullmatch(rest.removeprefix(f"{owner}_")) if kind in _POSITIONS else None
-    if numbers is None or not rest.startswith(f"{owner}_"):
+    """Return the position of the message to which an item belongs, or None if no item of the owner has such an id."""
+    match = re.fullmatch(rf"(?:msg|rs|fc|fco)_{re.escape(owner)}_([0-9]{{1,9}})(?:_[0-9a-f]{{8}})?", item_id)
+    if match is None:
         return None
-    return int(numbers[1])
+    return int(match[1])
+
+
+def without_item(message: message_pb2.Message, item_id: str) -> message_pb2.Message:
+    """Return a message without one of its items. A message without any item is `removed`."""
+    rest = message_pb2.Message()
+    rest.CopyFrom(message)
+    fields = _FIELDS[item_id.partition("_")[0]]
+    for name in fields:
+        rest.ClearField(name)
+    if "tool_calls" in fields:
+        rest.tool_calls.extend(call for call in message.tool_calls if not item_id.endswith(_ending_of(call)))
+    if rest.content or rest.parts or rest.reasoning or rest.tool_calls:
+        return rest
+    return message_pb2.Message(role=message.role, removed=True)
+
+
+def _content_of(message: message_pb2.Message) -> list[dict[str, Any]]:
+    if message.role == message_pb2.ROLE_ASSISTANT:
+        return [text_part(message.content)]
+    return list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
 
 
 def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
@@ -113,6 +153,8 @@ def _input_part(part: message_pb2.ContentPart) -> dict[str, Any]:
 
 
 def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
+    if message.removed:
+        return
     if message.role == message_pb2.ROLE_TOOL:
         yield {
             "id": f"fco_{name}",
@@ -124,11 +166,14 @@ def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
         return
     if message.reasoning:
         yield reasoning_item(f"rs_{name}", message.reasoning)
-    if message.content or not message.tool_calls:
-        parts = list(map(_input_part, message.parts)) or [{"type": "input_text", "text": message.content}]
-        if message.role == message_pb2.ROLE_ASSISTANT:
-            parts = [text_part(message.content)]
-        role = _ROLES.get(message.role, "user")
-        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": parts}
-    for index, call in enumerate(message.tool_calls):
-        yield call_item(f"fc_{name}_{index}", call)
+    if message.content or message.parts or not (message.tool_calls or message.reasoning):
+        role = message.said_as or _ROLES.get(message.role, "user")
+        content = _content_of(message)
+        yield {"id": f"msg_{name}", "type": "message", "role": role, "status": "completed", "content": content}
+    for call in message.tool_calls:
+        yield call_item(f"fc_{name}{_ending_of(call)}", call)
+
+
+def _ending_of(call: message_pb2.ToolCall) -> str:
+    """Return the end of the id of a call's item. It is not a number, which would change if another call is deleted."""
+    return f"_{sha256(call.id.encode()).hexdigest()[:8]}"

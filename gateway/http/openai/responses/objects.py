@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, cast
 
 from pydantic import BaseModel
 
 from gateway.http.bodies import AnswerShape
-from gateway.http.openai.answers import Extension, extension_of, finish_reason_of, is_filtered, is_unfinished
+from gateway.http.openai.answers import (
+    Extension,
+    extension_of,
+    finish_reason_of,
+    is_filtered,
+    is_unfinished,
+    was_stopped,
+)
 from gateway.http.openai.forms import Notes
 from gateway.http.openai.responses.items import Item, output_items
 from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
@@ -29,7 +37,7 @@ _UNLESS_SENT: dict[str, Any] = {
     "max_output_tokens": None,
     "max_tool_calls": None,
     "metadata": {},
-    "model": "default",
+    "model": "",
     "parallel_tool_calls": True,
     "presence_penalty": 0.0,
     "previous_response_id": None,
@@ -105,7 +113,7 @@ class ResponseFailure(AnswerShape):
 
 
 class ResponseObject(AnswerShape):
-    """A response. Only an ended response has `pagantic`."""
+    """A response. Only an ended response has `usage` and `pagantic`."""
 
     id: str
     object: Literal["response"]
@@ -118,7 +126,7 @@ class ResponseObject(AnswerShape):
     output: list[Item]
     text: dict[str, Any]
     tools: list[dict[str, Any]]
-    usage: ResponseUsage
+    usage: ResponseUsage | None
     metadata: dict[str, str]
     pagantic: NotRequired[Extension]
 
@@ -156,12 +164,20 @@ class ResponseHead:
         running["status"] = "in_progress"
         return running
 
-    def ended(self, response: execution_pb2.SystemResponse) -> ResponseObject:
-        """Return the response with its answer, or with the reason that it has none."""
+    def begun(self) -> ResponseObject:
+        """Return the response at the beginning of its stream. A response in the background may have to wait."""
+        return self.queued() if self.echo.get("background") else self.running()
+
+    def ended(self, response: execution_pb2.SystemResponse, items: Sequence[Item] = ()) -> ResponseObject:
+        """Return the response with its answer, or with the reason that it has none.
+
+        Args:
+        response: The response of the orchestrator.
+        items: The items of the answer, if a stream had them. Otherwise they are those of the whole answer.
+        """
         ended, status = self.queued(), status_of(response)
         ended["status"] = status
-        items = output_items(response, "completed" if status == "completed" else "incomplete")
-        ended["output"] = [self.as_named(item) for item in items]
+        ended["output"] = [*items] or [self.as_named(item) for item in output_items(response, status_of_item(response))]
         ended["usage"] = usage_of(response.token_usage)
         ended["pagantic"] = extension_of([response], self.ignored)
         if status == "incomplete":
@@ -186,7 +202,7 @@ class ResponseHead:
             "service_tier": "default",
             "text": {"format": self._format()},
             "tools": self._tools(),
-            "usage": usage_of(usage_pb2.TokenUsage()),
+            "usage": None,
             **_UNLESS_SENT,
             **{name: value for name, value in self.echo.items() if name != AS_SENT},
         }
@@ -222,8 +238,15 @@ class ResponseHead:
         return tools
 
 
+def status_of_item(response: execution_pb2.SystemResponse) -> str:
+    """Return the status of the message of a response that has ended."""
+    return "completed" if status_of(response) == "completed" else "incomplete"
+
+
 def status_of(response: execution_pb2.SystemResponse) -> Status:
     """Return the status of a response that has ended."""
+    if was_stopped(response):
+        return "completed"
     if is_unfinished(response):
         return "incomplete"
     if response.error.code in _CANCELLED:

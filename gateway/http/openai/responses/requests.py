@@ -62,9 +62,10 @@ def system_request_of(
 
 def messages_of_items(items: Sequence[ItemForm], names: Mapping[str, str], place: str) -> list[message_pb2.Message]:
     """Return the messages for items. Raises InvalidRequest with the position of an invalid item."""
-    if not items:
+    messages = _messages(items, place)
+    if not messages:
         return []
-    return messages_of(ChatForm.model_validate({"messages": _messages(items, place)}).messages, names)
+    return messages_of(ChatForm.model_validate({"messages": messages}).messages, names)
 
 
 def names_of_calls(messages: Sequence[message_pb2.Message]) -> dict[str, str]:
@@ -127,7 +128,7 @@ def _chat_form(form: ResponseForm) -> ChatForm:
     text_format = form.text.format if form.text is not None else None
     fields: dict[str, Any] = {
         "model": form.model,
-        "messages": _messages(_items_of(form), "input"),
+        "messages": _input_messages(form),
         "max_completion_tokens": form.max_output_tokens,
         "temperature": form.temperature,
         "top_p": form.top_p,
@@ -145,12 +146,12 @@ def _chat_form(form: ResponseForm) -> ChatForm:
     return ChatForm.model_validate(fields)
 
 
-def _items_of(form: ResponseForm) -> Sequence[ItemForm]:
-    if isinstance(form.input, str):
-        return [ItemForm(role="user", content=form.input)]
-    if not form.input:
+def _input_messages(form: ResponseForm) -> list[dict[str, Any]]:
+    items = [ItemForm(role="user", content=form.input)] if isinstance(form.input, str) else form.input
+    messages = _messages(items or (), "input")
+    if not messages:
         raise InvalidRequest("input is missing: send a text, or a list of items that ends with the user's message")
-    return form.input
+    return messages
 
 
 def _messages(items: Sequence[ItemForm], place: str) -> list[dict[str, Any]]:
@@ -181,8 +182,8 @@ def _add_output(messages: list[dict[str, Any]], item: ItemForm, where: str) -> N
 
 
 def _add_reasoning(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
-    text = _text(item.content or item.summary or "", where)
-    messages.append({"role": "assistant", "content": None, "reasoning_content": text})
+    if text := _text(item.content or item.summary or "", where):
+        messages.append({"role": "assistant", "content": None, "reasoning_content": text})
 
 
 def _add_summary(messages: list[dict[str, Any]], item: ItemForm, where: str) -> None:
@@ -285,15 +286,20 @@ def _missing(where: str, field: str) -> str:
     raise InvalidRequest(f"{where}.{field} is missing")
 
 
-def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int) -> ResponseHead:
-    """Return the head of the response. If the response is stored, the request keeps the data that the head needs."""
+def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: int, model: str = "") -> ResponseHead:
+    """Return the head of the response. If the response is stored, the request keeps the data that the head needs.
+
+    Args:
+    form: The client's form.
+    sent: The request for the orchestrator.
+    created_s: The time of the request, in seconds.
+    model: The name of the model that answers. An empty name leaves the sent one.
+    """
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
-    echo["created_at"] = created_s
+    echo |= {"created_at": created_s, "model": model or form.model}
     if form.conversation_id:
         echo["conversation"] = {"id": form.conversation_id}
-    if not form.model:
-        echo.pop("model", None)
     if not echo.get("reasoning"):
         echo.pop("reasoning", None)
     echo[AS_SENT] = _as_sent(form)
@@ -327,7 +333,7 @@ def _function_as_sent(namespace: str, function: ResponseToolForm) -> dict[str, A
 
 # The parts of the client's request that a response repeats and for which the orchestrator's request has no field.
 _REPEATED = (
-    *("model", "metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
+    *("metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),
 )
 _REPEATED_UNREAD = ("parallel_tool_calls", "truncation", "user", "safety_identifier", "prompt_cache_key")

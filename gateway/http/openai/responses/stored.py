@@ -12,7 +12,7 @@ from gateway.http.openai.answers import text_of
 from gateway.http.openai.forms import IgnoredFields
 from gateway.http.openai.kept import echo_of, find
 from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
-from gateway.http.openai.responses.items import Item, items_of_messages
+from gateway.http.openai.responses.items import Item, input_items
 from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseEcho, ResponseHead, ResponseObject
 from gateway.http.openai.responses.stream import ResponseEvent, ResponseEvents
 from gateway.http.operations import OPENAI, Operation, Parameter
@@ -70,7 +70,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
     after = read_count("starting_after", query.get("starting_after", ""), otherwise=-1, most=MAX_SEQUENCE)
     if query.get("stream") == "true":
         events = ResponseEvents(_head_of(execution), after)
-        return send_answer(client.follow(execution.request_id), events, execution.request_id)
+        return send_answer(client.follow(execution.request_id), events, execution.request_id, opens_at_once=True)
     return JSONResponse(_as_it_is(execution))
 
 
@@ -91,7 +91,7 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
 async def _list_input_items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List the input of a stored response."""
     execution = await _find(client, request.path_params["response_id"])
-    items = items_of_messages(execution.request.messages, execution.request_id)
+    items = input_items(execution.request_id, execution.request.messages)
     return JSONResponse(page_of(items, request.query_params))
 
 

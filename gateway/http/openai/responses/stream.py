@@ -11,9 +11,9 @@ from typing import Any
 
 from gateway.http.bodies import AnswerShape
 from gateway.http.failures import error_of
-from gateway.http.openai.answers import text_of
-from gateway.http.openai.responses.items import Item, call_item, message_item, reasoning_item, text_part
-from gateway.http.openai.responses.objects import ResponseHead
+from gateway.http.openai.answers import completed, logprobs_of, text_of
+from gateway.http.openai.responses.items import Item, call_item, id_of_item, message_item, reasoning_item, text_part
+from gateway.http.openai.responses.objects import ResponseHead, status_of_item
 from gateway.http.streams.blocks import Block, BlockKind, Blocks, Step
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
@@ -47,16 +47,18 @@ class ResponseEvents:
         self._after = after
         self._sequence = -1
         self._blocks = Blocks()
+        self._response: execution_pb2.SystemResponse | None = None  # set before the rest of the answer is sent
 
     def first(self) -> Iterator[Mapping[str, Any]]:
         """Yield the opening events of every stream."""
-        yield from self._event("response.created", response=self._head.queued())
+        yield from self._event("response.created", response=self._head.begun())
         yield from self._event("response.in_progress", response=self._head.running())
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[Mapping[str, Any]]:
         """Yield the events for an event of the execution.
 
-        Raises Aborted if an attempt is discarded after the client received some of its text.
+        Raises the error of a response that failed before the client received any of it, or Aborted if an attempt is
+        discarded or its text is changed after the client received some of it.
         """
         for step, block, text in self._blocks.of(event):
             yield from self._moved(step, block, text)
@@ -65,13 +67,27 @@ class ResponseEvents:
 
     def error(self, error: PaganticError, request_id: str) -> Iterator[Mapping[str, Any]]:
         """Yield the event for an error that ends the stream early."""
+        if self._response is not None and self._response.HasField("error"):
+            yield from self._ended_with(self._response)
+            return
         described = error_of(error, request_id)
         yield from self._event("error", code=described["code"], message=described["message"], param=None)
 
     def _end(self, response: execution_pb2.SystemResponse) -> Iterator[Mapping[str, Any]]:
+        self._response = response
+        if not self._blocks.all:
+            completed(response)
         for step, block, text in self._blocks.rest(text_of(response)):
             yield from self._moved(step, block, text)
-        ended = self._head.ended(response)
+        yield from self._ended_with(response)
+
+    def _ended_with(self, response: execution_pb2.SystemResponse) -> Iterator[Mapping[str, Any]]:
+        """Yield the last event. The items of its response are those of the stream, if they have the whole text."""
+        calls = {call.id for call in response.tool_calls}
+        blocks = [block for block in self._blocks.all if block.kind is not BlockKind.CALL or block.call_id in calls]
+        text = "".join(block.text for block in blocks if block.kind is BlockKind.TEXT)
+        items = [self._item(block) for block in blocks] if text == text_of(response) else []
+        ended = self._head.ended(response, items)
         kind = {"cancelled": "response.failed"}.get(ended["status"], f"response.{ended['status']}")
         yield from self._event(kind, response=ended)
 
@@ -91,7 +107,7 @@ class ResponseEvents:
             item["content"] = []
         yield from self._event("response.output_item.added", output_index=block.index, item=item)
         if block.kind is not BlockKind.CALL:
-            yield from self._event("response.content_part.added", **self._place(block), part=_part(block))
+            yield from self._event("response.content_part.added", **self._place(block), part=self._part(block))
 
     def _grown(self, block: Block, text: str) -> Iterator[Mapping[str, Any]]:
         self._sequence += len(text)
@@ -109,12 +125,14 @@ class ResponseEvents:
             case BlockKind.REASONING:
                 yield from self._event("response.reasoning_text.done", **place, text=block.text)
             case BlockKind.TEXT:
-                yield from self._event("response.output_text.done", **place, text=block.text, logprobs=[])
+                yield from self._event(
+                    "response.output_text.done", **place, text=block.text, logprobs=self._logprobs_of(block)
+                )
             case BlockKind.CALL:
                 done = {"name": self._item(block)["name"], "arguments": block.text}
                 yield from self._event("response.function_call_arguments.done", **place, **done)
         if block.kind is not BlockKind.CALL:
-            yield from self._event("response.content_part.done", **place, part=_part(block))
+            yield from self._event("response.content_part.done", **place, part=self._part(block))
         yield from self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
     def _item(self, block: Block) -> Item:
@@ -122,17 +140,30 @@ class ResponseEvents:
         item_id = self._id_of(block)
         if block.kind is BlockKind.REASONING:
             return reasoning_item(item_id, block.text)
+        response, status = self._response, "completed"
         if block.kind is BlockKind.TEXT:
-            return message_item(item_id, block.text, "completed")
+            if response is not None and block is self._blocks.all[-1]:
+                status = status_of_item(response)
+            return message_item(item_id, block.text, status, self._logprobs_of(block))
+        if response is not None and block.call_id not in {call.id for call in response.tool_calls}:
+            status = "incomplete"  # A limit or a stop text cut the call.
         call = message_pb2.ToolCall(id=block.call_id, name=block.name, arguments_json=block.text)
-        return self._head.as_named(call_item(item_id, call))
+        return self._head.as_named(call_item(item_id, call, status))
+
+    def _logprobs_of(self, block: Block) -> list[dict[str, Any]]:
+        """Return the log-probabilities of a text. The orchestrator reports them at the end, for the last text alone."""
+        texts = [other for other in self._blocks.all if other.kind is BlockKind.TEXT]
+        if self._response is None or not block.text or block is not texts[-1]:
+            return []
+        return (logprobs_of(self._response) or {"content": []})["content"]
 
     def _id_of(self, block: Block) -> str:
-        """Return the id of a block's item. Calls, and blocks that are not the first of their kind, are numbered."""
-        name = f"{_PREFIXES[block.kind]}_{self._head.request.request_id}"
-        if block.kind is BlockKind.CALL or block.number:
-            return f"{name}_{block.number}"
-        return name
+        return id_of_item(_PREFIXES[block.kind], self._head.request.request_id, block.number)
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        if block.kind is BlockKind.REASONING:
+            return {"type": "reasoning_text", "text": block.text}
+        return text_part(block.text, self._logprobs_of(block))
 
     def _place(self, block: Block) -> dict[str, Any]:
         """Return the fields that identify the content of a block."""
@@ -145,9 +176,3 @@ class ResponseEvents:
         self._sequence += 1
         if self._sequence > self._after:
             yield {"type": kind, "sequence_number": self._sequence, **fields}
-
-
-def _part(block: Block) -> dict[str, Any]:
-    if block.kind is BlockKind.REASONING:
-        return {"type": "reasoning_text", "text": block.text}
-    return text_part(block.text)

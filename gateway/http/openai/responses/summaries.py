@@ -9,7 +9,7 @@ from typing import Any, Literal, NotRequired
 
 from gateway.http.bodies import AnswerShape
 from gateway.http.openai.forms import IgnoredFields
-from gateway.http.openai.responses.objects import ResponseHead, ResponseUsage
+from gateway.http.openai.responses.objects import ResponseHead, ResponseUsage, usage_of
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -57,7 +57,7 @@ def compaction_of(head: ResponseHead, created_s: int, response: execution_pb2.Sy
         "object": "response.compaction",
         "created_at": created_s,
         "output": [{"id": f"cmp_{response.request_id}", "type": "compaction", "encrypted_content": content}],
-        "usage": head.ended(response)["usage"],
+        "usage": usage_of(response.token_usage),
     }
 
 

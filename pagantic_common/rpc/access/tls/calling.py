@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 import grpc
 
+from pagantic_common.domain.addresses import address_of
 from pagantic_common.domain.defaults import is_loopback, path_of
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.access.tls.replaced_channel import ReplacedChannel, name_in
 from pagantic_common.rpc.channel import open_channel
 
 TLS, CA_FILE = "PAGANTIC_TLS", "PAGANTIC_TLS_CA_FILE"
@@ -33,8 +36,12 @@ class Target:
         return self.credentials is not None or is_loopback(_host_of(self.address))
 
     def open(self, max_message_bytes: int) -> grpc.aio.Channel:
-        """Open a channel for asyncio."""
-        return open_channel(self.address, max_message_bytes=max_message_bytes, credentials=self.credentials)
+        """Open a channel for asyncio. A channel to a host name follows the addresses of the name."""
+        open_one = partial(
+            open_channel, self.address, max_message_bytes=max_message_bytes, credentials=self.credentials
+        )
+        name = name_in(self.address)
+        return ReplacedChannel(open_one, name) if name else open_one()
 
     def open_blocking(self) -> grpc.Channel:
         """Open a channel for programs without asyncio."""
@@ -70,15 +77,21 @@ def _host_and_port(url: str, default_port: int) -> str:
         raise InvalidRequest(f"{url} is no address: write https://host or https://host:port") from None
     if not parts.hostname or parts.path.strip("/") or parts.query or "@" in parts.netloc or parts.netloc.endswith(":"):
         raise InvalidRequest(f"{url} is no address: write https://host or https://host:port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}"
+    return address_of(parts.hostname, port)
 
 
 def _check_port(address: str) -> None:
-    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH needs no port."""
+    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH needs no port.
+
+    gRPC reads an IPv6 address without brackets as a host without a port, whatever it ends with.
+    """
+    if _SCHEME.match(address) is not None:
+        return
     host, _, port = address.rpartition(":")
-    if _SCHEME.match(address) is None and not (host and port.isdecimal()):
+    if not (host and port.isdecimal()):
         raise InvalidRequest(f"the address {address!r} has no port: write HOST:PORT, or https://HOST")
+    if ":" in host and not host.startswith("["):
+        raise InvalidRequest(f"the address {address!r} may end with a port or not: write [HOST]:PORT for IPv6")
 
 
 def _credentials(environment: Mapping[str, str]) -> grpc.ChannelCredentials:

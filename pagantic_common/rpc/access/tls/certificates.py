@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import grpc
@@ -97,6 +98,12 @@ def parse_certificates(chain: bytes, key: bytes, authorities: bytes) -> Certific
     if private_key.public_key() != own.public_key():
         raise InvalidRequest(f"the key of {KEY_FILE} is not that of the certificate of {CERT_FILE}")
     return Certificates(chain, key, authorities, own.not_valid_after_utc.timestamp())
+
+
+@lru_cache(maxsize=1024)
+def expiry_of(certificate: bytes) -> float:
+    """Return when a certificate in PEM expires, in seconds since 1970."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
 def read_certificates(settings: ServiceSettings, more_authorities: Path | None = None) -> CertificateFiles | None:

@@ -2,6 +2,10 @@
 
 A replacement helps after a host name had no address for a while. gRPC looks such a name up again only after a wait that
 grows to two minutes. Only a new channel starts without the wait.
+
+A replacement also lets new replicas of a service receive calls, because a connected channel does not look its name up.
+A server could close old connections instead, but some clients would lose their running calls: grpc-js with keepalive
+takes a closing connection for a lost connection.
 """
 
 from __future__ import annotations
@@ -9,6 +13,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import itertools
+import logging
+import math
+import random
 import socket
 import time
 from collections import Counter
@@ -19,14 +26,15 @@ from typing import Any, Self
 import grpc
 
 from pagantic_common.domain.backoff import Backoff
-from pagantic_common.telemetry.logging import get_logger
 
 CONNECT_S = 5.0
+MAX_AGE_S = 120.0
 # gRPC reconnects within this time if the name still has its address.
 RECONNECTS = Backoff(first_s=4.0, max_s=64.0)
 LOOK_S = 2.0
 
-log = get_logger(__name__)
+# The Python client also uses this module, and is installed without structlog.
+log = logging.getLogger(__name__)
 
 
 def name_in(address: str) -> str:
@@ -52,7 +60,8 @@ class ReplacedChannel(grpc.aio.Channel):
     Args:
         open_one: Opens a channel.
         name: The host name that the channel looks up. If the name has an address but the channel is not connected, the
-            channel is reopened.
+            channel is reopened. A channel with a name is also replaced after MAX_AGE_S, once the new channel is
+            connected.
     """
 
     def __init__(self, open_one: Callable[[], grpc.aio.Channel], name: str = "") -> None:
@@ -61,6 +70,7 @@ class ReplacedChannel(grpc.aio.Channel):
         self._channel = open_one()
         self._next: grpc.aio.Channel | None = None
         self._next_by_s = 0.0
+        self._old_at_s = self._begin_age()
         self._uses: Counter[grpc.aio.Channel] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self._moved = asyncio.Event()
@@ -68,7 +78,10 @@ class ReplacedChannel(grpc.aio.Channel):
 
     def current(self) -> grpc.aio.Channel:
         """Return the channel for new calls."""
+        if self._next is None and time.monotonic() >= self._old_at_s:
+            self._open_next(math.inf)
         if self._next is not None and self._may_move(self._next):
+            self._old_at_s = self._begin_age()
             old, self._channel, self._next = self._channel, self._next, None
             self._close_unused(old)
             self._moved.set()
@@ -77,9 +90,18 @@ class ReplacedChannel(grpc.aio.Channel):
 
     def replace(self) -> None:
         """Open a channel to replace the current channel."""
+        self._open_next(time.monotonic() + CONNECT_S)
+
+    def _open_next(self, by_s: float) -> None:
         self._drop_next()
         self._next = self._open_one()
-        self._next_by_s = time.monotonic() + CONNECT_S
+        self._next_by_s = by_s
+
+    def _begin_age(self) -> float:
+        """Return when a channel that is opened now is old. Chance spreads the replacements of many callers."""
+        if not self._name:
+            return math.inf
+        return time.monotonic() + MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311 - nothing secret
 
     def _may_move(self, channel: grpc.aio.Channel) -> bool:
         """Make the next channel connect, and return whether calls may move to it."""
@@ -126,7 +148,7 @@ class ReplacedChannel(grpc.aio.Channel):
             await _wait_for_address(self._name)
             if self.current().get_state() is grpc.ChannelConnectivity.READY:
                 return
-            log.debug("a channel is opened again", name=self._name)
+            log.debug("a channel to %s is opened again", self._name)
             self.replace()
             self.current()
 

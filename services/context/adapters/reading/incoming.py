@@ -57,6 +57,11 @@ class TemporaryFiles:
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
+    @property
+    def folder(self) -> str:
+        """The path of the folder."""
+        return self._folder.name
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[TemporaryFile]:
         """Create an empty file, which is removed when the context ends."""

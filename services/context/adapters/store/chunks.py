@@ -17,8 +17,14 @@ from services.context.adapters.store.collections import batches, find_row, read_
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
 from services.context.core.document import CollectionKey, Document
 from services.context.core.outline import Outline
-from services.context.core.search.collection_index import IndexChanges, IndexedChunk, IndexedDocument, Version
-from services.context.core.search.terms import TermCounts
+from services.context.core.search.collection_index import (
+    IndexChanges,
+    IndexedChunk,
+    IndexedDocument,
+    Version,
+    estimate_bytes,
+)
+from services.context.core.search.terms import TERM_BYTES, TermCounts
 from services.context.ports import DerivedChunk, StoredChunk, StoredDocument
 
 _OPTIONS = (
@@ -42,8 +48,12 @@ class SqlChunks:
         """Return the whole collection. Raises NotFound if the collection does not exist."""
         return await self._access.read(lambda db: _read_changes(db, find_row(db, key), None))
 
+    async def index_bytes(self, key: CollectionKey) -> int:
+        """Estimate the memory of the collection's index, in bytes. Raises NotFound if the collection does not exist."""
+        return await self._access.read(lambda db: _index_bytes(db, find_row(db, key)))
+
     async def changes_since(self, key: CollectionKey, version: Version) -> IndexChanges | None:
-        """Return the changes after a version, the whole collection if they are unknown, or None if nothing changed."""
+        """Return the changes after a version, or None if they are unknown."""
         return await self._access.read(lambda db: _changes_since(db, key, version))
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
@@ -71,21 +81,32 @@ class SqlChunks:
         return await self._access.read(lambda db: _count_orphans(db, key))
 
 
+def _index_bytes(db: Connection, collection: Row[Any]) -> int:
+    document_count = db.execute(select(func.count()).where(documents.c.collection_id == collection.id)).scalar_one()
+    terms = select(func.count(), func.coalesce(func.sum(func.length(chunks.c.terms)), 0))
+    chunk_count, term_bytes = db.execute(terms.where(chunks.c.collection_id == collection.id)).one()
+    longest = select(func.coalesce(func.max(func.length(embeddings.c.vector)), 0))
+    vector_bytes = db.execute(longest.where(embeddings.c.collection_id == collection.id)).scalar_one()
+    posting_count = int(term_bytes) // TERM_BYTES
+    return estimate_bytes(
+        document_count, collection.metadata_bytes, chunk_count, posting_count, chunk_count * vector_bytes
+    )
+
+
 def _changes_since(db: Connection, key: CollectionKey, version: Version) -> IndexChanges | None:
     collection = find_row(db, key)
     if version == (collection.id, collection.revision):
-        return None
+        return IndexChanges(version, read_options(collection))
     if version[0] != collection.id or version[1] < collection.whole_revision:
-        return _read_changes(db, collection, None)
+        return None
     return _read_changes(db, collection, version[1])
 
 
 def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | None) -> IndexChanges:
     now = (int(collection.id), int(collection.revision))
-    is_whole = seen_revision is None
     since = seen_revision or 0
     removed: Sequence[int] = ()
-    if not is_whole:
+    if seen_revision is not None:
         gone = (removals.c.collection_id == now[0]) & (removals.c.revision > since)
         removed = list(db.execute(select(removals.c.document_id).where(gone)).scalars())
     new_documents = _newer(select(documents.c.id, documents.c.source, documents.c.metadata_json), documents, now, since)
@@ -97,8 +118,10 @@ def _read_changes(db: Connection, collection: Row[Any], seen_revision: int | Non
     return IndexChanges(
         now,
         read_options(collection),
-        is_whole,
-        documents=[IndexedDocument(*row) for row in db.execute(new_documents)],
+        documents=[
+            IndexedDocument(row.id, row.source.encode(), row.metadata_json.encode())
+            for row in db.execute(new_documents)
+        ],
         chunks=[
             IndexedChunk(row.id, row.document_id, row.content_digest, TermCounts.from_bytes(row.terms))
             for row in db.execute(new_chunks.order_by(chunks.c.id))

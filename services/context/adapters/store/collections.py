@@ -12,7 +12,13 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
-from services.context.core.document import Collection, CollectionKey, CollectionOptions, Prefixes
+from services.context.core.document import (
+    MAX_COLLECTION_METADATA_BYTES,
+    Collection,
+    CollectionKey,
+    CollectionOptions,
+    Prefixes,
+)
 from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
@@ -28,13 +34,22 @@ class SqlCollections:
         clock: Supplies the creation times of collections.
         max_chunks: The maximum number of chunks in a collection. A larger ingest raises PreconditionFailed.
         max_collections: The maximum number of collections per tenant. Creating another raises PreconditionFailed.
+        max_metadata_bytes: The maximum size of the sources and metadata in a collection, in UTF-8.
     """
 
-    def __init__(self, access: StoreAccess, clock: Clock, max_chunks: int, max_collections: int = 1000) -> None:
+    def __init__(
+        self,
+        access: StoreAccess,
+        clock: Clock,
+        max_chunks: int,
+        max_collections: int = 1000,
+        max_metadata_bytes: int = MAX_COLLECTION_METADATA_BYTES,
+    ) -> None:
         self._access = access
         self._clock = clock
         self._max_chunks = max_chunks
         self._max_collections = max_collections
+        self._max_metadata_bytes = max_metadata_bytes
 
     async def create_collection(self, key: CollectionKey, options: CollectionOptions) -> Collection:
         """Create an empty collection. Raises Conflict if the name is taken."""
@@ -120,13 +135,23 @@ class SqlCollections:
         _remove(db, row.id, revision, replaced)
         for entry in changed:
             _insert_document(db, row, revision, entry)
+        held_bytes = _add_metadata_bytes(db, row.id, sum(entry.document.metadata_bytes for entry in changed))
         collection = read_collection(db, key)
+        self._check_bounds(collection, held_bytes)
+        return IngestResult(collection, len(changed) - len(replaced), len(replaced), len(split) - len(changed))
+
+    def _check_bounds(self, collection: Collection, held_bytes: int) -> None:
+        name = collection.name
+        if held_bytes > self._max_metadata_bytes:
+            raise PreconditionFailed(
+                f"the documents of collection {name!r} would have {held_bytes} bytes of sources and metadata, at most "
+                f"{self._max_metadata_bytes} are allowed: shorten the metadata or use another collection"
+            )
         if (count := collection.chunk_count) > self._max_chunks:
             raise PreconditionFailed(
-                f"collection {key.name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
+                f"collection {name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
                 "delete documents or use another collection"
             )
-        return IngestResult(collection, len(changed) - len(replaced), len(replaced), len(split) - len(changed))
 
 
 def find_row(db: Connection, key: CollectionKey) -> Row[Any]:
@@ -224,10 +249,12 @@ def _delete_documents(db: Connection, key: CollectionKey, sources: Sequence[str]
 
 def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence[str]) -> int:
     """Remove documents with all data derived from them, and record their removal. Returns the number of documents."""
-    removed = 0
+    removed = removed_bytes = 0
     for some in batches(sources):
         mine = (documents.c.collection_id == collection_id) & documents.c.source.in_(some)
-        ids = list(db.execute(select(documents.c.id).where(mine)).scalars())
+        rows = db.execute(select(documents.c.id, documents.c.source, documents.c.metadata_json).where(mine)).all()
+        ids = [row.id for row in rows]
+        removed_bytes += sum(len(row.source.encode()) + len(row.metadata_json.encode()) for row in rows)
         of_these = select(chunks.c.id).where(chunks.c.document_id.in_(ids))
         db.execute(delete(embeddings).where(embeddings.c.chunk_id.in_(of_these)))
         db.execute(delete(unembedded).where(unembedded.c.chunk_id.in_(of_these)))
@@ -241,8 +268,16 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
             db.execute(insert(removals), gone)
         removed += len(ids)
     if removed:
+        _add_metadata_bytes(db, collection_id, -removed_bytes)
         _forget_removals(db, collection_id)
     return removed
+
+
+def _add_metadata_bytes(db: Connection, collection_id: int, size: int) -> int:
+    """Add to the size of a collection's sources and metadata, and return the sum."""
+    held = collections.c.metadata_bytes
+    added = update(collections).where(collections.c.id == collection_id).values(metadata_bytes=held + size)
+    return int(db.execute(added.returning(held)).scalar_one())
 
 
 def _forget_removals(db: Connection, collection_id: int) -> None:

@@ -29,6 +29,8 @@ collections = Table(
     Column("language", Text, nullable=False),
     Column("query_prefix", Text, nullable=False, server_default=""),
     Column("document_prefix", Text, nullable=False, server_default=""),
+    # The size of the documents' sources and metadata in UTF-8.
+    Column("metadata_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("tenant", "name"),
     sqlite_autoincrement=True,
 )
@@ -94,7 +96,7 @@ removals = Table(
 
 SCHEMA = Schema(
     TABLES,
-    scripts="services.context.adapters:migrations",
+    scripts=f"{__name__.removesuffix('.store.schema')}:migrations",
     version_table="context_version",
     lock=7_201_947,
     name="the store",

@@ -6,7 +6,7 @@ index accepts changes. A position is the index of a chunk in the order of storag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,8 @@ from services.context.core.search.terms import TermCounts
 from services.context.core.search.vector_index import NO_VECTORS, VectorIndex
 
 CHUNK_BYTES = 150  # memory of a chunk in the tables of an index
-DOCUMENT_BYTES = 300  # memory of a document without its metadata
+POSTING_BYTES = 20  # estimated memory of a term of a chunk: position, count and impact, and a share of the term itself
+DOCUMENT_BYTES = 300  # memory of a document without its source and metadata
 MAX_FILTERS = 16
 
 # Changes whenever a collection's chunks may have changed, also when the collection is deleted and recreated.
@@ -30,11 +31,19 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocument:
-    """A document with the properties that filters read."""
+    """A document with the properties that filters read, in UTF-8.
+
+    A Python string takes up to four times the memory: one wide character is enough.
+    """
 
     id: int
-    source: str
-    metadata_json: str
+    source: bytes
+    metadata_json: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory of the document in bytes."""
+        return DOCUMENT_BYTES + len(self.source) + len(self.metadata_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +62,50 @@ def _no_vectors() -> Vectors:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes up to a version. If `is_whole`, they are the whole collection and apply to an empty index.
+    """The changes up to a version, which apply to an index of an earlier version or, as a whole, to an empty index.
 
     `embedded_ids` holds the chunk id of each row of `vectors`.
     """
 
     version: Version
     options: CollectionOptions
-    is_whole: bool = False
     documents: Sequence[IndexedDocument] = ()
     chunks: Sequence[IndexedChunk] = ()
     removed_document_ids: Sequence[int] = ()
     embedded_ids: Sequence[int] = ()
     vectors: Vectors = field(default_factory=_no_vectors)
+
+    @property
+    def size_bytes(self) -> int:
+        """The estimated memory that an index takes for the changes, in bytes."""
+        text_bytes = sum(document.size_bytes - DOCUMENT_BYTES for document in self.documents)
+        posting_count = sum(len(chunk.terms.ids) for chunk in self.chunks)
+        return estimate_bytes(len(self.documents), text_bytes, len(self.chunks), posting_count, self.vectors.nbytes)
+
+
+def estimate_bytes(
+    document_count: int, text_bytes: int, chunk_count: int, posting_count: int, vector_bytes: int
+) -> int:
+    """Estimate the memory of an index in bytes before it is built.
+
+    `text_bytes` are those of sources and metadata in UTF-8, `posting_count` is the number of distinct terms of each
+    chunk, summed over the chunks, and `vector_bytes` the size of all vectors.
+    """
+    documents = DOCUMENT_BYTES * document_count + text_bytes
+    return documents + CHUNK_BYTES * chunk_count + POSTING_BYTES * posting_count + vector_bytes + vector_bytes // 32
+
+
+class FilterStopped(Exception):
+    """The evaluation of a filter was stopped after `done` of `total` documents. The next evaluation goes on there."""
+
+    def __init__(self, done: int, total: int) -> None:
+        super().__init__(f"the filter was evaluated for {done} of {total} documents")
+        self.done = done
+        self.total = total
+
+
+def _never() -> bool:
+    return False
 
 
 class CollectionIndex:
@@ -90,7 +130,7 @@ class CollectionIndex:
         self._owners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # index into the document list for each position
         self._documents: list[IndexedDocument] = []
         self._document_count = 0
-        self._text_chars = 0  # length of the documents' metadata and sources
+        self._document_bytes = 0
         self._ordinals: dict[int, int] = {}  # index into the document list by document id
         self._positions: dict[int, int] = {}  # position of each chunk by chunk id
         self._filters: dict[str, Mask] = {}
@@ -98,8 +138,7 @@ class CollectionIndex:
     @property
     def size_bytes(self) -> int:
         """The estimated memory of the index in bytes."""
-        tables = CHUNK_BYTES * len(self._ids) + DOCUMENT_BYTES * len(self._documents) + 2 * self._text_chars
-        return self.lexical.size_bytes + self.vectors.size_bytes + tables
+        return self.lexical.size_bytes + self.vectors.size_bytes + CHUNK_BYTES * len(self._ids) + self._document_bytes
 
     @property
     def live_count(self) -> int:
@@ -124,26 +163,41 @@ class CollectionIndex:
         owners = [following._ordinals[chunk.document_id] for chunk in chunks]
         following._owners = _appended(self._owners, owners)
         following._document_count = len(following._documents)
-        more_chars = sum(len(document.metadata_json) + len(document.source) for document in changes.documents)
-        following._text_chars = self._text_chars + more_chars
+        following._document_bytes = self._document_bytes + sum(document.size_bytes for document in changes.documents)
         following.alive = following._mask_of(self.alive, changes.removed_document_ids)
         following.lexical = self.lexical.extend([chunk.terms for chunk in chunks], following.alive)
         following.vectors = following._extended(self.vectors, changes)
         following._filters = dict(self._filters)
         return following
 
-    def allowed(self, expression: Expression) -> Mask:
-        """Return the mask of live chunks in the documents that the filter selects."""
+    def has_evaluated(self, expression: Expression | None) -> bool:
+        """Return whether `allowed` knows the result of the filter for every document."""
+        return expression is None or len(self._filters.get(expression.text, ())) >= self._document_count
+
+    def allowed(self, expression: Expression | None, must_stop: Callable[[], bool] = _never) -> Mask:
+        """Return the mask of live chunks in the documents that the filter selects. None selects all documents.
+
+        Raises FilterStopped once `must_stop` returns True, which is asked after each document.
+        """
+        if expression is None:
+            return self.alive
         document_mask = self._filters.get(expression.text, np.zeros(0, dtype=np.bool_))
         if len(document_mask) < self._document_count:
-            more = [
-                is_selected(expression, document.source, document.metadata_json)
-                for document in self._documents[len(document_mask) : self._document_count]
-            ]
-            document_mask = np.append(document_mask, more).astype(np.bool_)
+            document_mask = self._evaluated(expression, document_mask, must_stop)
             self._filters = {**dict(list(self._filters.items())[1 - MAX_FILTERS :]), expression.text: document_mask}
+            if len(document_mask) < self._document_count:
+                raise FilterStopped(len(document_mask), self._document_count)
         allowed: Mask = self.alive & document_mask[self._owners]
         return allowed
+
+    def _evaluated(self, expression: Expression, document_mask: Mask, must_stop: Callable[[], bool]) -> Mask:
+        """Return the mask with the further documents, up to the one after which the evaluation must stop."""
+        more: list[bool] = []
+        for document in self._documents[len(document_mask) : self._document_count]:
+            more.append(is_selected(expression, document.source.decode(), document.metadata_json.decode()))
+            if must_stop():
+                break
+        return np.append(document_mask, more).astype(np.bool_)
 
     def has_chunk(self, chunk_id: int) -> bool:
         """Return whether searches can find the chunk."""

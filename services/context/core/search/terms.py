@@ -22,6 +22,7 @@ MAX_COUNT: Final = 2**16 - 1
 TermIds = NDArray[np.uint64]
 Counts = NDArray[np.uint16]
 _ENTRY: Final = np.dtype([("term", "<u8"), ("count", "<u2")])
+TERM_BYTES: Final = _ENTRY.itemsize  # of an encoded term
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,20 @@ _CALL_SEPARATORS = (",", ";")
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form of the answers to one request, which determines how their parsers are set up."""
+    """The form of the answers to one request, which determines how their parsers are set up.
+
+    `holds_arguments` is set if the decoder holds the arguments of calls to the schemas of their tools.
+    """
 
     dialect: Dialect
     tool_names: tuple[str, ...] = ()
     is_enforced: bool = False
+    holds_arguments: bool = False
+
+    @property
+    def only_offers_calls(self) -> bool:
+        """Whether the model may, but need not, call a tool."""
+        return bool(self.tool_names) and not self.is_enforced
 
     def under_constraint(self) -> AnswerForm:
         """Return the form under a caller's constraint. No text is a call, and only reasoning is markup."""

@@ -200,7 +200,7 @@ def _text_fields(request: InferenceRequest, prompt: str, model: RemoteModel) -> 
 
 def _chat_fields(request: InferenceRequest, prompt: ChatPrompt, model: RemoteModel) -> dict[str, Any]:
     choice = prompt.tool_choice
-    fields: dict[str, Any] = {"messages": with_joined_system([_message(message) for message in prompt.messages])}
+    fields: dict[str, Any] = {"messages": with_joined_system([_message(message) for message in prompt.shown.messages])}
     if tools := offered_tools(prompt.tools, choice):
         fields |= {"tools": [_tool(tool) for tool in tools], "tool_choice": _tool_choice(choice)}
     if request.constraint is not None:

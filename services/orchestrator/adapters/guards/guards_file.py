@@ -39,14 +39,19 @@ class _File(BaseModel):
 
     guards: list[_Guard] = Field(min_length=1, max_length=MAX_GUARDS)
     workers: int = Field(2, ge=1, le=MAX_WORKERS)
+    folders: list[Path] = Field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardsFile:
-    """The guards in order, before their traits are known, and the number of their worker processes."""
+    """The guards in order, before their traits are known, and their worker processes.
+
+    `workers` is the number of processes. They may read the files in `folders`, and nothing else but Python's packages.
+    """
 
     rules: tuple[GuardRule, ...]
     workers: int
+    folders: tuple[Path, ...] = ()
 
 
 def read_guards_file(path: Path) -> GuardsFile:
@@ -57,7 +62,9 @@ def read_guards_file(path: Path) -> GuardsFile:
     names = [rule.name for rule in rules]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidRequest(f"{where} has two guards with the name {twice!r}: give each a name of its own")
-    return GuardsFile(rules, content.workers)
+    if wrong := next((folder for folder in content.folders if not (folder.is_absolute() and folder.is_dir())), None):
+        raise InvalidRequest(f"{where} names {str(wrong)!r} in folders: it must be the whole path of a folder")
+    return GuardsFile(rules, content.workers, tuple(content.folders))
 
 
 def _rule(guard: _Guard) -> GuardRule:

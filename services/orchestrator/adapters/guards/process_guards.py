@@ -15,7 +15,7 @@ from pagantic_common.workers.process_workers import ProcessWorkers
 from pagantic_common.workers.replies import WorkFailed
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.orchestrator.adapters.guards.guards_file import GUARDS_FILE, read_guards_file
-from services.orchestrator.adapters.guards.work import describe, find
+from services.orchestrator.adapters.guards.work import describe, find, package_folders
 from services.orchestrator.core.guards.rules import GuardAction, GuardRule
 from services.orchestrator.ports.guards import GuardRunner, Guards
 
@@ -66,6 +66,7 @@ async def open_guards(path: Path | None) -> AsyncIterator[Guards | None]:
         queue_capacity=QUEUE_CAPACITY,
         module=find.__module__,
         advice="send a shorter text, or raise timeout_s of the guard",
+        folders=tuple(dict.fromkeys((*map(str, content.folders), *package_folders(content.rules)))),
     )
     async with ProcessWorkers(limits) as workers:
         runner = ProcessGuards(workers, content.workers)

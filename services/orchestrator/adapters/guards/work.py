@@ -1,15 +1,51 @@
-"""Runs guards inside a worker process, which caches the guards that it creates."""
+"""Finds the packages of guards, and runs guards inside a worker process, which caches the guards that it creates."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.guards.plugin import ENTRY_POINT_GROUP, MAX_WINDOW, Finding, Guard, GuardTraits
 from pagantic_common.guards.redaction import Window
+from services.orchestrator.core.guards.rules import GuardRule
+
+
+def package_folders(rules: Iterable[GuardRule]) -> Iterator[str]:
+    """Yield the folders in which the packages of guards are found, without importing them.
+
+    A worker may read installed packages anyway, and the package of this module, but no package that is being developed.
+    """
+    plugins = {rule.plugin for rule in rules}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        package = entry.module.partition(".")[0]
+        if entry.name not in plugins:
+            continue
+        if entry.dist is not None:
+            yield str(entry.dist.locate_file(""))
+        spec = find_spec(package)
+        if spec is not None:
+            places = spec.submodule_search_locations or filter(None, [spec.origin])
+            yield from (str(Path(place).parent) for place in places)
+
+
+# The metadata of the package cannot name these, since their modules have other names in a checkout than where the wheel
+# is installed. They come after the guards of other packages, which cannot take their names.
+_BUILT_IN = [
+    EntryPoint(name, f"{__package__}.{module}:make_guard", ENTRY_POINT_GROUP)
+    for name, module in (
+        ("injection", "injection.guard"),
+        ("judge", "judge"),
+        ("length", "length"),
+        ("personal_data", "personal_data"),
+        ("secrets", "secrets"),
+        ("topics", "topics"),
+    )
+]
 
 
 def describe(plugin: str, options_json: str) -> GuardTraits:
@@ -28,15 +64,17 @@ def find(plugin: str, options_json: str, windows: Sequence[Window]) -> list[tupl
 
 @cache
 def _guard(plugin: str, options_json: str) -> Guard:
-    offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    offered = {entry.name: entry for entry in (*entry_points(group=ENTRY_POINT_GROUP), *_BUILT_IN)}
     if plugin not in offered:
-        names = ", ".join(sorted(offered)) or "none"
+        names = ", ".join(sorted(offered))
         raise InvalidRequest(f"is not offered by an installed package; those in {ENTRY_POINT_GROUP!r} are: {names}")
     try:
         make = offered[plugin].load()
         guard: Guard = make(json.loads(options_json))
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"does not take its options: {error}") from None
+    except PermissionError as error:  # a worker reads nothing but packages and the folders of the guards file
+        raise InvalidRequest(f"cannot read {error.filename!r}: name its folder in `folders` of the file") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything
         raise InvalidRequest(f"cannot be loaded: {type(error).__name__}: {error}") from None
     return guard

@@ -7,6 +7,8 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
+from pagantic_common.domain.addresses import address_of
+
 _DNS: Final = "dns:"
 _LISTS: Final = ("ipv4:", "ipv6:")
 
@@ -30,9 +32,8 @@ class ServiceAddress:
         entries = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         first = entries[0][0]
         hosts = {str(entry[4][0]) for entry in entries if entry[0] is first}
-        if first is socket.AF_INET6:
-            return tuple(sorted(f"ipv6:[{host}]:{self.port}" for host in hosts))
-        return tuple(sorted(f"ipv4:{host}:{self.port}" for host in hosts))
+        scheme = "ipv6:" if first is socket.AF_INET6 else "ipv4:"
+        return tuple(sorted(scheme + address_of(host, self.port) for host in hosts))
 
 
 def parse_address(address: str) -> ServiceAddress | None:

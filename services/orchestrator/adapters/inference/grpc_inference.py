@@ -40,6 +40,7 @@ from services.orchestrator.core.text_size import byte_size, encoded_bound
 from services.orchestrator.ports.services import PairScores, QuestionScores, Scores, TokenCount, Vectors
 
 MAX_ANSWER_BYTES = MAX_MESSAGE_BYTES // 2
+_REMOTE = "remote"  # the capability of a model that another system runs
 
 OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference_service_pb2.InferResponse]]
 # Maximum number of labels in one call of Score.
@@ -243,7 +244,8 @@ class _Answer:
             context_tokens=started.prompt_tokens,
             context_window=started.model.context_window,
         )
-        return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed)
+        is_remote = _REMOTE in started.model.capabilities
+        return InferenceDelta(usage=self.usage, model=self.model, seed=self.seed, is_remote=is_remote)
 
     def another(self) -> _Answer:
         """Return an empty answer for another candidate of the same inference."""

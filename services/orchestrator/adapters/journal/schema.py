@@ -222,7 +222,7 @@ audit_records = Table(
 
 SCHEMA = migration.Schema(
     TABLES,
-    scripts="services.orchestrator.adapters:migrations",
+    scripts=f"{__name__.removesuffix('.journal.schema')}:migrations",
     version_table="alembic_version",
     lock=7_201_946,
     name="the journal",

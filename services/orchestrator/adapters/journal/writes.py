@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.fields import encode_optional
 from pagantic_common.codec.messages import message_to_proto
-from pagantic_common.domain.errors import Aborted, Conflict
+from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
@@ -282,10 +282,28 @@ class Writes:
 
     def append_messages(self, db: Connection, key: SessionKey, messages: Sequence[Message], now_s: float) -> None:
         """Append to a conversation. Raises Aborted while a live or recently interrupted execution has its turn."""
+        self._check_no_turn_runs(db, key)
+        self._add_turn(db, key, messages, now_s)
+
+    def replace_messages(self, db: Connection, key: SessionKey, messages: Mapping[int, Message], now_s: float) -> None:
+        """Replace messages by position, and clear a summary of one of them. Raises Aborted as `append_messages` does.
+
+        Raises InvalidRequest if the conversation does not have a position.
+        """
+        self._check_no_turn_runs(db, key)
+        table, summaries = tables.messages, tables.summaries
+        for position, message in messages.items():
+            row = update(table).where(of_session(table, key), table.c.position == position)
+            if not db.execute(row.values(message=message_to_proto(message).SerializeToString())).rowcount:
+                raise InvalidRequest(f"session {key.session_id!r} has no message at position {position} to replace")
+        covering = and_(of_session(summaries, key), summaries.c.message_count > min(messages))
+        db.execute(update(summaries).where(covering).values(text=""))
+        self.touch(db, key, now_s)
+
+    def _check_no_turn_runs(self, db: Connection, key: SessionKey) -> None:
         holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
         if holder is not None and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
             raise _turn_runs(key)
-        self._add_turn(db, key, messages, now_s)
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
         self.touch(db, key, now_s)

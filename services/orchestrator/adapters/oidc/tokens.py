@@ -145,6 +145,8 @@ def _principal_of(claims: dict[str, Any], issuer: Issuer) -> Principal:
     tenant = issuer.tenant or claims.get(issuer.tenant_claim)
     if not isinstance(tenant, str) or not is_id(tenant):
         raise _refused(f"its claim {issuer.tenant_claim!r} is not the name of a tenant")
+    if not issuer.speaks_for(tenant):
+        raise _refused(f"its issuer does not speak for tenant {tenant!r}: name the tenant in OIDC_ISSUERS")
     name = claims["sub"]
     if not isinstance(name, str) or not name or not name.isprintable():
         raise _refused("its subject is empty or not printable")

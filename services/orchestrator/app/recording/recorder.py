@@ -188,6 +188,7 @@ class Recorder:
         """Wait until a decided outcome is stored."""
         if self._finishing is not None:
             await asyncio.shield(self._finishing)
+            self._publish_stored()  # the write's callback may not have run yet
 
     @property
     def has_no_events(self) -> bool:

@@ -129,7 +129,11 @@ class Models:
         for model in await self._inference.list_models():
             if capability in model.capabilities:
                 return model.name
-        raise InvalidRequest(f"no model that you may use {how_to}", code=ErrorCode.CONFIG_NO_ENGINE)
+        raise InvalidRequest(
+            f"no model that you may use {how_to}",
+            code=ErrorCode.CONFIG_NO_ENGINE,
+            details={"missing_capability": capability},
+        )
 
     async def _count(self, account: Account, usage: TokenUsage, model: str) -> None:
         """Add to the usage of an account, even if the caller is cancelled meanwhile."""

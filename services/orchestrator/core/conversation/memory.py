@@ -91,7 +91,7 @@ def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[in
 
 def _begins_turn(messages: Sequence[Message], position: int, end: int) -> bool:
     """Return whether a turn begins at `position`. At the history's `end`, that turn is the new turn."""
-    if not 0 < position <= end or messages[position].role is not Role.USER:
+    if not 0 < position <= end or messages[position].role is not Role.USER or not messages[position].is_shown:
         return False
     return position == end or messages[position - 1].role is not Role.USER
 
@@ -204,6 +204,8 @@ def summary_request(
     """
     lines: list[str] = []
     for message, count in zip(reversed(gone), reversed(tokens), strict=True):
+        if not message.is_shown:
+            continue
         if count > room:
             if not lines:
                 lines.append(

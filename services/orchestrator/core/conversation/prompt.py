@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from pagantic_common.domain.images import shifted
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
@@ -18,6 +20,8 @@ from services.orchestrator.core.model.retrieval import ContextPolicy
 MAX_AUTO_SCHEMA_BYTES = 8 * 1024
 _AS_FORM = "Answer with JSON in this form:"
 _AS_SCHEMA = "Answer with JSON that satisfies this JSON Schema:"
+_AS_OBJECT = "Answer with a JSON object."
+_JSON = re.compile("json", re.IGNORECASE)
 _FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 
 
@@ -35,7 +39,7 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
     instructions = [prepared.system_prompt]
     if turn_messages[0].role is Role.SYSTEM:
         instructions.append(turn_messages.pop(0).content)
-    instructions.append(schema_prompt(request))
+    instructions.append(schema_prompt(request, prepared.system_prompt))
     messages = _conversation(prepared, turn_messages)
     if prepared.context_message is not None:
         _put_context(request, messages, prepared.context_message)
@@ -45,13 +49,19 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
 
 def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
-    """Return the history and a turn. A summary is added to the user message that follows it."""
-    messages = [*prepared.history, *given]
+    """Return the shown messages of the history and a turn. A summary is added to the user message that follows it."""
     has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
+    messages = [message for message in (*_without_lone_results(prepared.history), *given) if message.is_shown]
     if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
         summary, first, *others = messages
         return [_after(summary.content, first), *others]
     return messages
+
+
+def _without_lone_results(history: Sequence[Message]) -> list[Message]:
+    """Return the history without results of calls that were removed, which templates and other engines reject."""
+    called = {call.id for message in history for call in message.tool_calls}
+    return [message for message in history if message.role is not Role.TOOL or message.tool_call_id in called]
 
 
 def _put_context(request: Request, messages: list[Message], context: Message) -> None:
@@ -74,11 +84,12 @@ def _join_parts(parts: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def schema_prompt(request: Request) -> str:
+def schema_prompt(request: Request, system_prompt: str = "") -> str:
     """Return the text that describes the output's schema in the system prompt.
 
     The text is empty if the prompt leaves the schema out. The same schema always yields the same text, at the end of
-    the system prompt, so that its tokens can be cached.
+    the system prompt, so that its tokens can be cached. A schema of any object that the decoder enforces is left out if
+    `system_prompt` or a message of the request mentions JSON, because a second instruction misleads small models.
     """
     output = request.output
     is_in_context = request.context is not None and request.context.includes_schema
@@ -86,6 +97,9 @@ def schema_prompt(request: Request) -> str:
         return ""
     if is_schema_left_out(output):
         return ""
+    if _is_enforced_object(output):
+        texts = (system_prompt, *(message.content for message in request.messages))
+        return "" if any(_JSON.search(text) for text in texts) else _AS_OBJECT
     return _shown(output.shown_schema_json)
 
 
@@ -95,6 +109,21 @@ def is_schema_left_out(output: OutputContract) -> bool:
     return (
         is_auto and output.decoder_constraint and len(_shown(output.shown_schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
     )
+
+
+def _is_enforced_object(output: OutputContract) -> bool:
+    """Return whether the schema of an output only says that the answer is an object, and the decoder enforces it."""
+    if output.schema_in_prompt is not SchemaInPrompt.AUTO or not output.decoder_constraint:
+        return False
+    try:
+        schema = parse_json(output.shown_schema_json, is_rewritable=True)
+    except JsonTextError:
+        return False
+    return isinstance(schema, dict) and _without_keys_for_tools(schema) == {"type": "object"}
+
+
+def _without_keys_for_tools(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key not in _FOR_TOOLS}
 
 
 @lru_cache(maxsize=64)
@@ -110,7 +139,7 @@ def _shown(schema_json: str) -> str:
     if (form := form_of(schema)) is not None:
         return f"{_AS_FORM}\n{form}"
     if isinstance(schema, dict):
-        schema = {key: value for key, value in schema.items() if key not in _FOR_TOOLS}
+        schema = _without_keys_for_tools(schema)
     if schema in ({}, True):
         return ""
     return f"{_AS_SCHEMA}\n{dump_json(schema)}"
@@ -175,6 +204,6 @@ def answer_now_message() -> Message:
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
     """Return the user's last message as the query for retrieval, or an empty string if there is no user message."""
     for message in reversed((*history, *request.messages)):
-        if message.role is Role.USER:
+        if message.role is Role.USER and message.is_shown:
             return message.content
     return ""

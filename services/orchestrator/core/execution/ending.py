@@ -10,7 +10,7 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.execution.commands import Command, Finish
 from services.orchestrator.core.execution.lifecycle import State, check_transition
 from services.orchestrator.core.execution.replicas import candidates_of
-from services.orchestrator.core.execution.run import Outcome, Run, Transition
+from services.orchestrator.core.execution.run import Outcome, Run, Transition, has_answer_phase
 from services.orchestrator.core.execution.truncation import CUT_CODES, truncation_of, truncation_warning
 from services.orchestrator.core.execution.validation import (
     confidence_of,
@@ -107,7 +107,7 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
     if not run.request.is_turn:
         return ()
     new_messages = [message for message in run.request.messages if message.role is not Role.SYSTEM]
-    if not response.content or run.handed_over:  # The turn already has the text sent with the calls.
+    if run.handed_over:  # The turn already has the text sent with the calls.
         return (*new_messages, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
     return (*new_messages, *run.turn, answer)
@@ -125,6 +125,7 @@ def _response(run: Run) -> Response:
         request_id=run.request.request_id,
         session_id=run.request.session_id,
         content=content_of(run.plan, run.results),
+        earlier_content=_earlier_content(run),
         tool_calls_made=run.records,
         confidence=confidence,
         confidence_source=source,
@@ -141,6 +142,7 @@ def _response(run: Run) -> Response:
         response = replace(
             response,
             content=output.content,
+            matched_stop=output.matched_stop,
             finish_reason=FinishReason.TOOL if run.handed_over else output.finish_reason,
             reasoning=output.reasoning,
             logprobs=output.logprobs,
@@ -153,16 +155,24 @@ def _response(run: Run) -> Response:
     return _with_enforcement(run, response, enforcement)
 
 
+def _earlier_content(run: Run) -> str:
+    """Return the texts that streamed beside calls of the deployment's tools, before the content of the response."""
+    if has_answer_phase(run):
+        return ""
+    texts = [message.content for message in run.turn if message.role is Role.ASSISTANT]
+    if run.handed_over:  # The last text stands beside the calls of the caller's tools, and is the content.
+        del texts[-1:]
+    return "".join(texts)
+
+
 def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) -> Response:
+    """Return a response with the enforced output and its report. A cut output stays as it was written and streamed."""
     report = report_of(run.request, enforcement, run.repair_attempts, is_cut=run.cut is not None)
     if run.count is not None and len(run.replicas) < run.request.voting.n:
         report = replace(report, warnings=(*report.warnings, _early_warning(run)))
-    response = replace(
-        response,
-        content=enforcement.output,
-        structured_output_json=enforcement.structured_output_json,
-        validation=report,
-    )
+    response = replace(response, structured_output_json=enforcement.structured_output_json, validation=report)
+    if run.cut is None:
+        response = replace(response, content=enforcement.output)
     if run.request.output.citations is None:
         return response
     if not enforcement.valid or run.cut is not None:

@@ -11,7 +11,7 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.model.plan import Plan, StepResult
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord, WrongCall
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 GuardWarnings = tuple[ResponseWarning, ...]
@@ -33,13 +33,15 @@ class InputChecked:
 class Inferred:
     """The result of an inference.
 
-    `output` is the output after the guards, and `warnings` are the guards' warnings. `score_usage` is the usage of
-    estimating whether the sources contain the answer.
+    `output` is the output after the guards, and `warnings` are the guards' warnings and the warnings about calls that
+    the caller runs. `score_usage` is the usage of estimating whether the sources contain the answer. `wrong_calls` are
+    calls that the model should correct before the caller runs them.
     """
 
     output: InferenceOutput
     score_usage: TokenUsage = TokenUsage()
     warnings: GuardWarnings = ()
+    wrong_calls: tuple[WrongCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from services.orchestrator.core.execution.inputs import GuardWarnings, Replica
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.model.prepared import Prepared
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.voting import Count
 
@@ -51,6 +51,7 @@ class Run:
     rounds: int = 0
     is_in_tool_phase: bool = False
     has_tools_left: bool = True  # False once the model repeats itself
+    has_corrected_calls: bool = False  # True once the model was asked to correct calls of the caller's tools
     max_tokens: int = 0  # the limit that a retry raised, or 0
     cut: Failure | None = None  # the truncation of the current attempt
     streamed: InferenceOutput | None = None  # the partial output of a stopped inference
@@ -77,6 +78,11 @@ class Run:
         if enforcement is None:
             return replace(self, best=None)
         return replace(self, best=enforcement, repair_attempts=self.repair_attempts + count_repairs(enforcement))
+
+
+def has_answer_phase(run: Run) -> bool:
+    """Return whether a constrained answer is inferred separately, after the tool calls."""
+    return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
 
 
 def count_repairs(enforcement: Enforcement) -> int:

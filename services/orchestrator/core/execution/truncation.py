@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
 from services.orchestrator.core.model.request import Request
@@ -18,26 +20,28 @@ CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # the warning codes of a truncate
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
     """Return whether a limit or a stop text cut off an answer that has a contract.
 
-    Such an answer is invalid, or was completed only by a repair.
+    Such an answer is invalid, or was completed only by a repair. A remote engine does not report which stop text ended
+    its output, so a repaired output counts as cut where the request has any.
     """
     if output is None or request.output.is_empty:
         return False
     was_repaired = any(
         stage.stage is Stage.JSON_REPAIR and stage.outcome is StageOutcome.REPAIRED for stage in enforcement.stages
     )
-    if output.finish_reason is FinishReason.LENGTH:
+    if output.finish_reason is FinishReason.LENGTH or output.matched_stop:
         return was_repaired or not enforcement.valid
     return was_repaired and bool(request.hints.stop)
 
 
 def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
-    """Return the failure for an answer that was cut off at `max_tokens`.
+    """Return the failure for an answer that was cut off at `max_tokens` or by a stop text.
 
-    A `max_tokens` of 0 selects the limit in the request, or else the default.
+    A `max_tokens` of 0 selects the limit in the request, or else the default. Only the failure of an answer that a stop
+    text ended has the detail `stop`, which is empty if it is unknown which one it was.
     """
     limit = max_tokens or request.hints.max_tokens
     usage = output.usage
-    details = {
+    details: dict[str, Any] = {
         "max_tokens": limit,
         "output_tokens": usage.output_tokens,
         "prompt_tokens": usage.prompt_tokens,
@@ -45,6 +49,8 @@ def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0
     }
     if output.max_bytes:
         details["max_bytes"] = output.max_bytes
+    if output.finish_reason is not FinishReason.LENGTH:
+        details["stop"] = output.matched_stop
     return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, _message_of(output, limit), details=details)
 
 

@@ -37,7 +37,7 @@ def report_of(
         warnings = (*warnings, "the output does not satisfy its contract")
     elif is_cut:
         guarantee = Guarantee.PARTIAL
-        warnings = (*warnings, "the output was cut at a limit and closed by repair")
+        warnings = (*warnings, "the output was cut, and a repair alone closes it")
     return ValidationReport(
         checks_passed=outcomes.count(StageOutcome.PASSED) + outcomes.count(StageOutcome.REPAIRED),
         checks_failed=outcomes.count(StageOutcome.FAILED),

@@ -14,6 +14,7 @@ from pagantic_common.domain.messages import (
     Role,
     ToolChoice,
     ToolDefinition,
+    check_last_is_shown,
     check_messages,
     check_turn,
     count_images,
@@ -92,6 +93,7 @@ def _check_input(request: Request) -> None:
         _check_text_prompt(request)
     elif request.mode is Mode.DECIDE:
         check_messages(request.messages)
+        check_last_is_shown(request.messages)
         if count_images(request.messages):
             raise InvalidRequest("mode DECIDE reads text alone: leave the images out, or use STRUCTURED")
         _check_decisions(request)
@@ -431,11 +433,13 @@ def check_results(history: Sequence[Message], turn: Sequence[Message]) -> None:
     """
     owed: dict[str, str] = {}
     for message in history:
+        if not message.is_shown:
+            continue
         if message.role is not Role.TOOL:  # A message that continues without the results ends the wait.
             owed = {call.id: call.name for call in message.tool_calls}
         owed.pop(message.tool_call_id, None)
     for message in turn:
-        if message.role not in (Role.SYSTEM, Role.TOOL):
+        if message.is_shown and message.role not in (Role.SYSTEM, Role.TOOL):
             break
         owed.pop(message.tool_call_id, None)
     if owed:

@@ -56,6 +56,14 @@ class BlockedCall:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongCall:
+    """A call that the caller would run, although its arguments violate the schema of its tool."""
+
+    call_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceOutput:
     """The output of one inference.
 
@@ -118,8 +126,8 @@ class ToolCallPiece:
 class InferenceDelta:
     """The next text of an inference, the next pieces of its calls, and its usage so far.
 
-    The first delta has no text. `continued_after_tokens` is set in the first delta of a replica that continues the
-    answer of a lost replica.
+    The first delta has no text, and `is_remote` is set in it if another system runs the model.
+    `continued_after_tokens` is set in the first delta of a replica that continues the answer of a lost replica.
     """
 
     content: str = ""
@@ -129,6 +137,7 @@ class InferenceDelta:
     seed: int | None = None
     tool_calls: tuple[ToolCallPiece, ...] = ()
     continued_after_tokens: int | None = None
+    is_remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)

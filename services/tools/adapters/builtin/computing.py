@@ -1,4 +1,4 @@
-"""The tools that only compute. Their work is bounded, so their threads always end."""
+"""The tools that only compute. Their work is bounded in time and memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
+from services.tools.adapters.builtin.confined import run_confined
 from services.tools.adapters.builtin.parameters import object_schema
 from services.tools.core.builtin.arithmetic import EXPRESSION_PATTERN, MAX_EXPRESSION_CHARS, evaluate, format_number
-from services.tools.core.builtin.json_query import MAX_DOCUMENT_CHARS, MAX_QUERY_CHARS, query_json
-from services.tools.ports import Report, Tool
+from services.tools.core.builtin.json_query import MAX_DOCUMENT_BYTES, MAX_QUERY_CHARS, query_json
+from services.tools.ports import Report, Tool, make_places
+
+JSON_PROCESSES = 1
+MAX_JSON_S = 1.0
+MAX_JSON_MIB = 64
 
 
 class CalculatorTool:
@@ -41,6 +48,8 @@ class CalculatorTool:
         timeout_s=5.0,
     )
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
         """Return the computed number as text."""
@@ -68,6 +77,8 @@ class ClockTool:
         timeout_s=5.0,
     )
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -89,14 +100,14 @@ def _find_timezone(name: str) -> tzinfo:
 
 
 class JsonQueryTool:
-    """Queries a JSON document."""
+    """Queries a JSON document in a confined process, because a query may make far more than it is given."""
 
     definition = ToolDefinition(
         name="json_query",
         description="Finds values in a JSON document with a JMESPath query and returns them as JSON.",
         parameters_json=object_schema(
             ("document", "query"),
-            document={"type": "string", "description": "the JSON document as text", "maxLength": MAX_DOCUMENT_CHARS},
+            document={"type": "string", "description": "the JSON document as text", "maxLength": MAX_DOCUMENT_BYTES},
             query={
                 "type": "string",
                 "description": "the JMESPath query, for example people[?age > `30`].name",
@@ -106,15 +117,33 @@ class JsonQueryTool:
         ),
         safety=ToolSafety.NONE,
         idempotent=True,
-        timeout_s=5.0,
+        timeout_s=10.0,
     )
     unavailable_reason = ""
+    is_remote = False
+
+    def __init__(self, workers: ProcessWorkers) -> None:
+        self._workers = workers
+        self.places = make_places(JSON_PROCESSES, JSON_PROCESSES)
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return the result of the query."""
-        return await asyncio.to_thread(query_json, arguments["document"], arguments["query"])
+        """Return the result of the query. Raises ToolFailed."""
+        return await run_confined(self._workers, query_json, arguments["document"], arguments["query"])
 
 
-def computing_tools(clock: Clock) -> list[Tool]:
+def make_json_workers() -> ProcessWorkers:
+    """Return the process that runs JSON queries. It starts with the first query."""
+    limits = WorkerLimits(
+        processes=JSON_PROCESSES,
+        time_s=MAX_JSON_S,
+        memory_mib=MAX_JSON_MIB,
+        queue_capacity=JSON_PROCESSES,
+        module=query_json.__module__,
+        advice="ask for less of the document",
+    )
+    return ProcessWorkers(limits, is_started_late=True)
+
+
+def computing_tools(clock: Clock, json_workers: ProcessWorkers) -> list[Tool]:
     """Return the tools that need no settings."""
-    return [CalculatorTool(), ClockTool(clock), JsonQueryTool()]
+    return [CalculatorTool(), ClockTool(clock), JsonQueryTool(json_workers)]

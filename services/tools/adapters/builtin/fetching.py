@@ -44,6 +44,8 @@ class HttpFetchTool:
     """
 
     unavailable_reason = ""
+    is_remote = True
+    places = None
 
     def __init__(
         self, allowlist: Allowlist, max_bytes: int, max_result_bytes: int, resolve: Resolve | None = None

@@ -27,6 +27,8 @@ class ReadFileTool:
     """Reads lines of a text file."""
 
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     def __init__(self, files: RootedFiles) -> None:
         self._files = files
@@ -63,6 +65,8 @@ class ListFilesTool:
     """Lists the entries of a folder."""
 
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     def __init__(self, files: RootedFiles) -> None:
         self._files = files
@@ -86,6 +90,8 @@ class WriteFileTool:
     """Writes a text file as a whole or not at all."""
 
     unavailable_reason = ""
+    is_remote = False
+    places = None
 
     def __init__(self, files: RootedFiles) -> None:
         self._files = files

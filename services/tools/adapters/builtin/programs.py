@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
 from services.tools.adapters.builtin.parameters import object_schema
 from services.tools.adapters.builtin.sandbox import Ending, Sandbox, SandboxUnavailable, open_sandbox
-from services.tools.ports import Report
+from services.tools.ports import Report, make_places
 
 MAX_PROGRAM_CHARS = 50_000
 MAX_RUN_S = 10.0
-MAX_CONCURRENT_PROGRAMS = 2
+MAX_CONCURRENT_PROGRAMS = 3
+MAX_PROGRAMS_OF_TENANT = 2
 _MAX_ERROR_CHARS = 3000
 _SIGNALLED = 128  # bubblewrap adds this to the signal number that ended a program
 
@@ -47,11 +47,12 @@ class RunProgramTool:
         idempotent=True,
         timeout_s=2 * MAX_RUN_S,
     )
+    is_remote = False
 
     def __init__(self, sandbox: Sandbox | None, max_bytes: int, unavailable_reason: str = "") -> None:
         self._sandbox = sandbox
         self._max_bytes = max_bytes
-        self._places = asyncio.Semaphore(MAX_CONCURRENT_PROGRAMS)
+        self.places = make_places(MAX_CONCURRENT_PROGRAMS, MAX_PROGRAMS_OF_TENANT)
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
@@ -61,8 +62,7 @@ class RunProgramTool:
             raise ToolFailed(self.unavailable_reason)
         if any("\ud800" <= character <= "\udfff" for character in program):
             raise ToolFailed("the program is not valid Unicode")
-        async with self._places:
-            ending = await self._sandbox.run(program, self._max_bytes, MAX_RUN_S)
+        ending = await self._sandbox.run(program, self._max_bytes, MAX_RUN_S)
         return _result_of(ending, self._max_bytes)
 
 

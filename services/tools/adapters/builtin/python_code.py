@@ -16,8 +16,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
+from pagantic_common.workers.fair_places import keep_place_until
 from services.tools.adapters.builtin.parameters import object_schema
-from services.tools.ports import Report
+from services.tools.ports import Report, make_places
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -26,7 +27,8 @@ MAX_CODE_CHARS = 20_000
 MAX_RUN_S = 5.0
 MAX_MEMORY_BYTES = 64 * 1024 * 1024
 MAX_FRAMES = 500
-MAX_WORKERS = 2
+MAX_WORKERS = 3
+MAX_WORKERS_OF_TENANT = 2
 MAX_RUNS_OF_WORKER = 100
 _GRACE_S = 1.0  # The interpreter stops after MAX_RUN_S, and its process is killed this much later
 _MAX_ERROR_CHARS = 2000
@@ -106,29 +108,24 @@ class PythonTool:
         idempotent=True,
         timeout_s=MAX_RUN_S + 5,
     )
+    is_remote = False
 
     def __init__(self, pool: pydantic_monty.Monty | None, max_bytes: int, unavailable_reason: str = "") -> None:
         self._pool = pool
         self._max_bytes = max_bytes
-        self._places = asyncio.Semaphore(MAX_WORKERS)
+        self.places = make_places(MAX_WORKERS, MAX_WORKERS_OF_TENANT)
         self.unavailable_reason = unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
         """Return the output of the code. Raises ToolFailed. Cancelling the call stops the code."""
         worker = _Worker()
-        await self._places.acquire()
         running = asyncio.get_running_loop().run_in_executor(None, self._run, arguments["code"], worker)
-        running.add_done_callback(self._leave)
+        keep_place_until(running)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             worker.stop()
             raise
-
-    def _leave(self, running: asyncio.Future[str]) -> None:
-        self._places.release()
-        if not running.cancelled():
-            running.exception()  # the caller may have left
 
     def _run(self, code: str, worker: _Worker) -> str:
         import pydantic_monty  # noqa: PLC0415 - only where there is a pool

@@ -1,11 +1,13 @@
-"""Queries SQLite databases that the deployment configures. Only reading is possible, however a query is written."""
+"""Queries SQLite databases that the deployment configures. Only reading is possible, however a query is written.
+
+A query runs in a confined process, because one row, a sort or a recursion may take far more memory or disk than the
+result. The process writes no files, so a query has no temporary files either.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -13,15 +15,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pagantic_common.domain.messages import ToolDefinition, ToolFailed, ToolSafety
+from pagantic_common.domain.errors import InvalidRequest, Unavailable
+from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.workers.process_workers import ProcessWorkers
+from pagantic_common.workers.worker_process import WorkerLimits
+from services.tools.adapters.builtin.confined import run_confined
 from services.tools.adapters.builtin.parameters import object_schema
-from services.tools.ports import Report
+from services.tools.ports import Report, make_places
 
 MAX_QUERY_CHARS = 8192
 MAX_ROWS = 200
 MAX_QUERY_S = 5.0
-MAX_CONCURRENT_QUERIES = 4
+MAX_QUERY_MIB = 128
+SQL_PROCESSES = 2
+_GRACE_S = 1.0  # SQLite stops after MAX_QUERY_S, and its process is killed this much later
 _STEPS_BETWEEN_CHECKS = 1000
 
 _PERMITTED_ACTIONS = frozenset(
@@ -50,14 +58,17 @@ class SqlQueryTool:
     Args:
         databases: The files by the names that models use.
         max_bytes: The maximum size of the result.
+        workers: The processes that run the queries.
     """
 
     unavailable_reason = ""
+    is_remote = False
 
-    def __init__(self, databases: Mapping[str, Path], max_bytes: int) -> None:
+    def __init__(self, databases: Mapping[str, Path], max_bytes: int, workers: ProcessWorkers) -> None:
         self._databases = databases
         self._max_bytes = max_bytes
-        self._places = asyncio.Semaphore(MAX_CONCURRENT_QUERIES)
+        self._workers = workers
+        self.places = make_places(SQL_PROCESSES, max(1, SQL_PROCESSES - 1))
         names = sorted(databases)
         self.definition = ToolDefinition(
             name="sql_query",
@@ -81,40 +92,76 @@ class SqlQueryTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return columns and rows as a JSON object. Raises ToolFailed. Cancelling the call stops the query."""
-        path = self._databases[arguments["database"]]
-        is_cancelled = threading.Event()
-        async with self._places:
-            try:
-                return await asyncio.to_thread(_query, path, arguments["query"], self._max_bytes, is_cancelled)
-            finally:
-                is_cancelled.set()
+        """Return columns and rows as a JSON object. Raises ToolFailed."""
+        path = str(self._databases[arguments["database"]].resolve())  # SQLite's other files are beside the real file
+        return await run_confined(self._workers, query_rows, path, arguments["query"], self._max_bytes, MAX_QUERY_S)
 
 
-def _query(path: Path, query: str, max_bytes: int, is_cancelled: threading.Event) -> str:
-    ends_at_s = time.monotonic() + MAX_QUERY_S
+def make_sql_workers(databases: Mapping[str, Path]) -> ProcessWorkers:
+    """Return the processes that query the databases. They start with the first queries."""
+    folders = {str(folder) for path in databases.values() for folder in (path.parent, path.resolve().parent)}
+    limits = WorkerLimits(
+        processes=SQL_PROCESSES,
+        time_s=MAX_QUERY_S + _GRACE_S,
+        memory_mib=MAX_QUERY_MIB,
+        queue_capacity=SQL_PROCESSES,
+        module=__name__,
+        advice="ask for less",
+        folders=tuple(sorted(folders)),
+    )
+    return ProcessWorkers(limits, is_started_late=True)
+
+
+def query_rows(path: str, query: str, max_bytes: int, max_s: float) -> str:
+    """Return columns and rows of a query as a JSON object.
+
+    Raises InvalidRequest with the reason, and Unavailable if another program changed the database meanwhile.
+    """
+    ends_at_s = time.monotonic() + max_s
 
     def must_stop() -> bool:
-        return is_cancelled.is_set() or time.monotonic() >= ends_at_s
+        return time.monotonic() >= ends_at_s
 
+    is_alone = _is_alone(path)
     try:
-        with closing(_open(path)) as database:
+        with closing(_open(path, is_alone=is_alone)) as database:
             database.set_progress_handler(must_stop, _STEPS_BETWEEN_CHECKS)
             with closing(database.execute(query)) as cursor:
                 columns = [column[0] for column in cursor.description or ()]
-                return rows_to_json(columns, cursor, MAX_ROWS, max_bytes)
+                result = rows_to_json(columns, cursor, MAX_ROWS, max_bytes)
+    except MemoryError:
+        raise InvalidRequest(f"the query takes more than {MAX_QUERY_MIB} MiB: ask for less") from None
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         if must_stop():
-            raise ToolFailed(f"the query did not end within {MAX_QUERY_S:g} s: ask for less") from None
-        raise ToolFailed(f"the query failed: {_reason_of(error)}") from None
+            raise InvalidRequest(f"the query did not end within {max_s:g} s: ask for less") from None
+        raise InvalidRequest(f"the query failed: {_reason_of(error)}") from None
+    if is_alone and not _is_alone(path):
+        raise Unavailable("the database was changed during the query: ask again")
+    return result
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+def _is_alone(path: str) -> bool:
+    """Return whether a database in SQLite's WAL mode is open in no program.
+
+    SQLite would make files beside such a database in order to read it, which this process cannot. The database file is
+    complete then, and can be read without locks.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            header = file.read(20)
+        return header[18:20] == b"\2\2" and not Path(path + "-wal").exists()
+    except OSError:
+        return False
+
+
+def _open(path: str, *, is_alone: bool) -> sqlite3.Connection:
+    options = "mode=ro&immutable=1" if is_alone else "mode=ro"
+    database = sqlite3.connect(f"file:{quote(path)}?{options}", uri=True, isolation_level=None)
     try:
         database.text_factory = _decode
         database.execute("PRAGMA trusted_schema=OFF")  # views and indexes of the file call no risky functions
         database.execute("PRAGMA query_only=ON")
+        database.execute("PRAGMA temp_store=MEMORY")
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
         database.set_authorizer(_authorize)
@@ -140,13 +187,13 @@ def _reason_of(error: Exception) -> str:
     """Return the reason for an error in words. SQLite's messages contain no path."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
         return "only one SELECT statement is permitted, without PRAGMA, ATTACH and functions that reach files"
-    return str(error)[:500]
+    return str(error)[:500].encode(errors="replace").decode()
 
 
 def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows: int, max_bytes: int) -> str:
     """Return a JSON object with the columns, the rows and whether rows were left out.
 
-    Raises ToolFailed if not even one row fits.
+    Raises InvalidRequest if not even one row fits.
     """
     names = dump_json([_text(name) for name in columns])
     written: list[str] = []
@@ -160,7 +207,7 @@ def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows
             break
         written.append(text)
     if is_truncated and not written:
-        raise ToolFailed(f"one row has more than {max_bytes} bytes: select fewer columns, or cut them with substr")
+        raise InvalidRequest(f"one row has more than {max_bytes} bytes: select fewer columns, or cut them with substr")
     return f'{{"columns":{names},"rows":[{",".join(written)}],"is_truncated":{dump_json(is_truncated)}}}'
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,12 @@ from mcp import types
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 from services.tools.core.servers import OfferedTool, Prompt, PromptArgument, Resource, ResourceContents, ToolHints
+
+# Base64, alone or in a data URL. A shorter text may be a word.
+_DATA = re.compile(
+    r"(?:data:(?P<mime_type>[\w.+-]+/[\w.+-]+)(?:;[\w=.-]+){0,4}?;base64,|(?<![A-Za-z0-9+/]))"
+    r"(?P<data>[A-Za-z0-9+/]{64,}={0,2})"
+)
 
 
 def tool_of(tool: types.Tool) -> OfferedTool:
@@ -55,11 +62,18 @@ def prompt_of(prompt: types.Prompt) -> Prompt:
 
 
 def text_of_result(result: types.CallToolResult) -> str:
-    """Return the blocks of a result as paragraphs. Structured content is added if no block is text."""
-    parts = [text_of_block(block) for block in result.content]
+    """Return the blocks of a result as paragraphs. Structured content is added if no block is text.
+
+    Data of a block that a text or the structured content repeats is described there too. Structured content that says
+    nothing else is left out.
+    """
+    described = _Described(result.content)
+    parts = [described.in_text(text_of_block(block)) for block in result.content]
     has_text = any(isinstance(block, types.TextContent) for block in result.content)
     if result.structured_content is not None and not has_text:
-        parts.append(dump_json(result.structured_content))
+        structured = described.in_value(result.structured_content)
+        if not described.says_all(structured):
+            parts.append(dump_json(structured))
     return "\n\n".join(parts)
 
 
@@ -69,11 +83,61 @@ def text_of_block(block: types.ContentBlock) -> str:
         case types.TextContent():
             return block.text
         case types.ImageContent() | types.AudioContent():
-            return f"[{block.type}: {block.mime_type}, {_size_of(block.data)} bytes]"
+            return _describe(block.type, block.mime_type, block.data)
         case types.ResourceLink():
             return dump_json(_link_of(block))
         case types.EmbeddedResource():
             return _text_of_resource(block.resource)
+
+
+class _Described:
+    """The descriptions of a result's data, which replace repetitions of the data in texts and JSON."""
+
+    def __init__(self, blocks: Iterable[types.ContentBlock]) -> None:
+        self._descriptions: dict[str, str] = {}
+        for block in blocks:
+            if isinstance(block, types.ImageContent | types.AudioContent):
+                self._descriptions[block.data] = text_of_block(block)
+            elif isinstance(block, types.EmbeddedResource) and isinstance(block.resource, types.BlobResourceContents):
+                self._descriptions[block.resource.blob] = text_of_block(block)
+        self._descriptions.pop("", None)
+        self._texts = frozenset(self._descriptions.values())
+
+    def in_text(self, text: str) -> str:
+        """Replace the data of blocks by their descriptions, wherever it occurs in a text."""
+        return _DATA.sub(lambda run: self._descriptions.get(run["data"], run[0]), text)
+
+    def in_value(self, value: Any) -> Any:
+        """Replace the data of blocks, blocks and data URLs by descriptions, at any depth of a JSON value."""
+        if isinstance(value, str):
+            return self._descriptions.get(value) or _DATA.sub(self._description_of, value)
+        if isinstance(value, list):
+            return [self.in_value(item) for item in value]
+        if isinstance(value, dict):
+            return self._in_object(value)
+        return value
+
+    def _in_object(self, value: dict[str, Any]) -> Any:
+        match value:
+            case {"type": "image" | "audio" as kind, "data": str(data), "mimeType": str(mime_type)}:
+                return self._descriptions.get(data) or _describe(kind, mime_type, data)
+            case {"type": "resource", "resource": {"uri": str(uri), "blob": str(blob)} as resource} | (
+                {"uri": str(uri), "blob": str(blob)} as resource
+            ):
+                return self._descriptions.get(blob) or _describe_blob(uri, resource.get("mimeType"), blob)
+        return {name: self.in_value(item) for name, item in value.items()}
+
+    def _description_of(self, run: re.Match[str]) -> str:
+        unknown = run[0] if run["mime_type"] is None else _describe("data", run["mime_type"], run["data"])
+        return self._descriptions.get(run["data"], unknown)
+
+    def says_all(self, value: Any) -> bool:
+        """Return whether a JSON value has descriptions of the blocks, and nothing else."""
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            return bool(value) and all(map(self.says_all, value))
+        return isinstance(value, str) and value in self._texts
 
 
 def _link_of(link: types.ResourceLink) -> dict[str, Any]:
@@ -90,10 +154,17 @@ def _link_of(link: types.ResourceLink) -> dict[str, Any]:
 
 
 def _text_of_resource(resource: types.TextResourceContents | types.BlobResourceContents) -> str:
-    kind = resource.mime_type or "unknown type"
     if isinstance(resource, types.TextResourceContents):
-        return f"[resource: {resource.uri}, {kind}]\n{resource.text}"
-    return f"[resource: {resource.uri}, {kind}, {_size_of(resource.blob)} bytes]"
+        return f"[resource: {resource.uri}, {resource.mime_type or 'unknown type'}]\n{resource.text}"
+    return _describe_blob(str(resource.uri), resource.mime_type, resource.blob)
+
+
+def _describe_blob(uri: str, mime_type: Any, blob: str) -> str:
+    return f"[resource: {uri}, {mime_type or 'unknown type'}, {_size_of(blob)} bytes]"
+
+
+def _describe(kind: str, mime_type: str, data: str) -> str:
+    return f"[{kind}: {mime_type}, {_size_of(data)} bytes]"
 
 
 def _size_of(base64_text: str) -> int:

@@ -111,9 +111,22 @@ def _signal_group(process: Process, sent: signal.Signals) -> None:
 async def _log_errors(process: Process, name: str) -> None:
     """Read the standard error stream, so that the program does not block, and log a part of it."""
     reader = process.stderr
-    loop = asyncio.get_running_loop()
-    logged_s = -_LOG_INTERVAL_S
+    output_log = OutputLog(name, "mcp server's errors")
     while reader is not None and (chunk := await reader.read(65_536)):
-        if loop.time() - logged_s >= _LOG_INTERVAL_S:
-            logged_s = loop.time()
-            log.debug("mcp server's errors", server=name, text=chunk[:_LOGGED_CHARS].decode(errors="replace"))
+        output_log.note(chunk)
+
+
+class OutputLog:
+    """Logs a program's output at level debug, as little of it as a program that never stops writing may take."""
+
+    def __init__(self, server: str, event: str) -> None:
+        self._server = server
+        self._event = event
+        self._loop = asyncio.get_running_loop()
+        self._logged_s = -_LOG_INTERVAL_S
+
+    def note(self, output: bytes) -> None:
+        """Log the start of the output, unless output was logged in the last tenth of a second."""
+        if self._loop.time() - self._logged_s >= _LOG_INTERVAL_S:
+            self._logged_s = self._loop.time()
+            log.debug(self._event, server=self._server, text=output[:_LOGGED_CHARS].decode(errors="replace"))

@@ -16,7 +16,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from services.tools.adapters.mcp.server_process import running_process, wait_until_exited
+from services.tools.adapters.mcp.server_process import OutputLog, running_process, wait_until_exited
 from services.tools.core.servers import ProgramTransport
 from services.tools.ports import ServerLost
 
@@ -28,8 +28,8 @@ _SENT_CAPACITY = 256
 _SEND_TIMEOUT_S = 10.0
 # Programs that start other programs print banners. A program that prints nothing else does not speak the protocol.
 _MAX_OTHER_LINES = 100
-# A server can take only as much of the service's time as reading this many messages per second takes.
-_MAX_MESSAGES_PER_S = 1000
+# A server can take only as much of the service's time as reading this many lines per second takes.
+_MAX_LINES_PER_S = 1000
 
 
 class StdioTransport:
@@ -81,17 +81,25 @@ class StdioTransport:
             received_in.close()
 
     async def _read(self, process: Process, received_in: MemoryObjectSendStream[Received]) -> None:
+        """Pass the messages on, and log the other lines. Many servers write their own log to standard output.
+
+        Raises ServerLost if the program writes many other lines before its first message.
+        """
         other_lines = 0
+        has_sent_message = False
+        output_log = OutputLog(self._name, "mcp server's other output")
         pace = _Pace()
         while True:
             line = await self._read_line(process)
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValidationError:
+                output_log.note(line)
                 other_lines += bool(line.strip())
-                if other_lines > _MAX_OTHER_LINES:
+                if other_lines > _MAX_OTHER_LINES and not has_sent_message:
                     raise ServerLost("it writes other lines than messages to its standard output") from None
             else:
+                has_sent_message = True
                 await received_in.send(SessionMessage(message))
             await pace.keep()
 
@@ -136,7 +144,7 @@ async def _describe_end(process: Process) -> str:
 
 
 class _Pace:
-    """Slows a reader down after too many messages. The full pipe then blocks the program."""
+    """Slows a reader down after too many lines. The full pipe then blocks the program."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,9 +152,9 @@ class _Pace:
         self._count = 0
 
     async def keep(self) -> None:
-        """Count a message. Waits for the next second if the limit of this second is used up."""
+        """Count a line. Waits for the next second if the limit of this second is used up."""
         self._count += 1
-        if self._count < _MAX_MESSAGES_PER_S:
+        if self._count < _MAX_LINES_PER_S:
             return
         left_s = self._window_started_s + 1 - self._loop.time()
         await asyncio.sleep(max(left_s, 0))

@@ -16,6 +16,7 @@ from services.tools.adapters.openapi.document_file import find_problems, read_do
 from services.tools.adapters.openapi.operation_tool import OperationTool
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.openapi.documents import Translation, refusal_of, translate
+from services.tools.ports import make_places
 
 MAX_LISTED_REASONS = 3
 MAX_LOGGED = 50
@@ -64,7 +65,8 @@ def register_api(
     Raises InvalidRequest if no tool remains.
     """
     left_out = {operation.name: operation.reason for operation in translation.left_out}
-    tools = [OperationTool(spec, operation, client) for operation in translation.operations]
+    places = make_places(limits.max_connections, max(1, limits.max_connections // 2))
+    tools = [OperationTool(spec, operation, client, places) for operation in translation.operations]
     fitting = list(_fitting(tools, limits, left_out))
     left_out.update(registry.replace(f"api {spec.name}", fitting))
     _log_properties(spec, translation)

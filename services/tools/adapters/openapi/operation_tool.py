@@ -9,6 +9,7 @@ import httpx2
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.workers.fair_places import FairPlaces
 from services.tools.adapters.http_guard import RequestRefused, ResponseTooLarge
 from services.tools.adapters.openapi.configuration import ApiSpec
 from services.tools.core.openapi.forms import Part
@@ -26,9 +27,13 @@ _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252", "utf-
 
 
 class OperationTool:
-    """A tool that calls an operation of an API."""
+    """A tool that calls an operation of an API. All tools of an API share its places."""
 
-    def __init__(self, spec: ApiSpec, operation: Operation, client: httpx2.AsyncClient) -> None:
+    is_remote = True
+
+    def __init__(
+        self, spec: ApiSpec, operation: Operation, client: httpx2.AsyncClient, places: FairPlaces | None = None
+    ) -> None:
         self.definition = ToolDefinition(
             name=prefixed_name(spec.name, operation.name),
             description=operation.description,
@@ -37,6 +42,7 @@ class OperationTool:
             idempotent=operation.is_idempotent,
             timeout_s=spec.timeout_s,
         )
+        self.places = places
         self._spec = spec
         self._operation = operation
         self._client = client

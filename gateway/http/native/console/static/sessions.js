@@ -255,6 +255,7 @@ function shownMessage(message) {
   }
   const images = (message.parts ?? []).filter((part) => part.image).length;
   if (images) parts.push(h("p", { class: "note" }, `With ${count(images, "image")}.`));
+  if (message.removed) parts.push(h("p", { class: "note" }, "It was removed."));
   if (message.cut) parts.push(h("p", { class: "note" }, "It was cut: the request was stopped, or its time was up."));
   return h("li", { class: role === "USER" ? "said" : "answered", id: newId("message"), tabindex: "-1" }, parts);
 }

@@ -5,7 +5,7 @@ import warnings
 
 from pagantic.inference.v1 import inference_service_pb2 as pagantic_dot_inference_dot_v1_dot_inference__service__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -8,7 +8,7 @@ from pagantic.orchestrator.v1 import event_pb2 as pagantic_dot_orchestrator_dot_
 from pagantic.orchestrator.v1 import execution_pb2 as pagantic_dot_orchestrator_dot_v1_dot_execution__pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -5,7 +5,7 @@ import warnings
 
 from pagantic.tools.v1 import tools_service_pb2 as pagantic_dot_tools_dot_v1_dot_tools__service__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -86,6 +86,16 @@ class SqlConversations(JournalAccess, Conversations):
         appended: SessionRecord = await self._commit(append)
         return appended
 
+    async def replace_messages(self, key: SessionKey, messages: Mapping[int, Message]) -> SessionRecord:
+        now_s = self._now_s()
+
+        def replace(db: Connection) -> SessionRecord:
+            self._writes.replace_messages(db, key, messages, now_s)
+            return _session(db, key, 0, 0, 0)
+
+        replaced: SessionRecord = await self._commit(replace)
+        return replaced
+
     async def delete_session(self, key: SessionKey) -> None:
         forgotten = await self._purger.forget_session(key)
         deleted = await self._commit(lambda db: forget_sessions(db, [key]))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
+from operator import itemgetter
+from typing import Any
 
 from sqlalchemy import Connection, Engine, Select, and_, delete, func, select, text
+from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.journal import schema as tables
@@ -140,12 +144,35 @@ def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
-    """Delete conversations with their messages, values and summaries, but not their usage. Return their number."""
+    """Delete conversations with their messages, values and summaries, and return their number.
+
+    Their usage stays in the totals of their tenants, models and subjects.
+    """
     if not keys:
         return 0
     for table in (tables.messages, tables.session_state, tables.summaries):
         db.execute(delete(table).where(among(table, keys)))
+    _fold_usage(db, keys)
     return db.execute(delete(_sessions).where(among(_sessions, keys))).rowcount
+
+
+def _fold_usage(db: Connection, keys: Sequence[SessionKey]) -> None:
+    """Move the usage of conversations to the totals without a session: one row for each tenant, model and subject."""
+    totals = tables.usage_totals
+    sums = [column.name for column in totals.c if not column.primary_key]
+    folded: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    for row in db.execute(delete(totals).where(among(totals, keys)).returning(totals)).mappings():
+        folded[row["tenant"], row["model"], row["subject"]].update({name: row[name] for name in sums})
+    if not folded:
+        return
+    insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[db.dialect.name]
+    made = insert(totals)
+    added = made.on_conflict_do_update(
+        index_elements=list(totals.primary_key), set_={name: totals.c[name] + made.excluded[name] for name in sums}
+    )
+    # The order is that of the writer's statements, so that orchestrators that update the same rows do not deadlock.
+    for (tenant, model, subject), used in sorted(folded.items(), key=itemgetter(0)):
+        db.execute(added, {"tenant": tenant, "session_id": "", "model": model, "subject": subject, **used})
 
 
 def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.text.calibration import LabelCalibration
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
+from services.orchestrator.app.effects.inference.caller_calls import CallerCalls
 from services.orchestrator.app.effects.inference.weighing import weigh_abstention
 from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
@@ -20,7 +21,7 @@ from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.inputs import Decided, Inferred
 from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
 from services.orchestrator.ports.services import QuestionScores
 
 
@@ -46,7 +47,7 @@ async def infer(
 
     for may_restart in (True, False):
         events_around = inference_events(request, command, scope, end, purpose)
-        guards = OutputGuards(request, command, scope)
+        guards, calls = OutputGuards(request, command, scope), CallerCalls(run, command, scope)
         async with _asked(request, command, scope, events_around, may_restart=may_restart) as (name, pieces):
             stream = pieces
             if request.output.citations is not None:
@@ -54,13 +55,13 @@ async def infer(
             if purpose is InferencePurpose.ANSWER and not guards.is_idle:
                 stream = guards.guarded(stream)
             async for piece in stream:
-                output = await _take(piece, command, scope, name) or output
+                output = await _take(piece, command, scope, name, calls) or output
         if output is not None:
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
     not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
     answered = inference.charge(replace(output, not_in_sources=not_in_sources))
-    return Inferred(answered, score_usage, guards.warnings)
+    return Inferred(answered, score_usage, guards.warnings + calls.warnings, calls.wrong)
 
 
 async def _citation_text(
@@ -124,26 +125,16 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
 
 
 async def _take(
-    piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str
+    piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str, calls: CallerCalls
 ) -> InferenceOutput | None:
     """Stream a delta and keep it in case the inference is stopped, or return the piece if it is the whole output."""
     if isinstance(piece, InferenceOutput):
+        await calls.finish(piece, name)
         scope.inference.said = None
         return piece
     await _stream(piece, command, scope, name)
-    for call in piece.tool_calls:
-        await _stream_call(call, command, scope, name)
+    await calls.take(piece, name)
     return None
-
-
-async def _stream_call(piece: ToolCallPiece, command: Infer, scope: RunScope, name: str) -> None:
-    """Stream a piece of a call if the caller runs the call's tool."""
-    calls = scope.inference.calls
-    if piece.name in command.client_tools:
-        calls[piece.index] = len(calls)
-    if piece.index in calls:
-        streamed = replace(piece, index=calls[piece.index])
-        await scope.recorder.emit(events.ToolCallDelta(streamed), caused_by=name)
 
 
 async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:

@@ -12,8 +12,7 @@ from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution.commands import Infer
-from services.orchestrator.core.execution.phases.asking import has_answer_phase
-from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.execution.run import Run, has_answer_phase
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
 

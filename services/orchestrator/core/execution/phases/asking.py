@@ -9,7 +9,7 @@ from __future__ import annotations
 from pagantic_common.domain.messages import ToolChoice, ToolDefinition
 from services.orchestrator.core.conversation.prompt import assemble_messages
 from services.orchestrator.core.execution.commands import Infer
-from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.execution.run import Run, has_answer_phase
 from services.orchestrator.core.model.request import Mode
 
 STRUCTURED_TEMPERATURE = 0.0  # Default; a hint overrides it. Structured data should be the most likely output.
@@ -38,11 +38,6 @@ def infer(run: Run, retry: int = 0) -> Infer:
         client_tools=run.request.client_tool_names,
         text_prompt=run.request.text_prompt,
     )
-
-
-def has_answer_phase(run: Run) -> bool:
-    """Return whether a constrained answer is inferred separately, after the tool calls."""
-    return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
 
 
 def engine_text(run: Run) -> str:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.core.conversation.prompt import answer_now_message
 from services.orchestrator.core.execution.commands import Enforce, RunTools
 from services.orchestrator.core.execution.ending import ask, complete, fail, move
 from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
 from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.phases.asking import engine_text, has_answer_phase, infer
-from services.orchestrator.core.execution.phases.repeated_calls import repeats_round, result_messages
-from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.execution.phases.asking import engine_text, infer
+from services.orchestrator.core.execution.run import Outcome, Run, has_answer_phase
 from services.orchestrator.core.execution.truncation import truncation_of
-from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.model.voting import canonical_json
+
+_NOT_RUN = "Not run, because the arguments of another call are not right: call again."
+_EMPTY_ANSWER = ResponseWarning("empty_answer", "the model ended its answer without a text")
 
 
 def after_inference(run: Run, inferred: Inferred) -> Outcome:
@@ -23,6 +29,8 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
     output = inferred.output
     warnings = (*run.warnings, *inferred.warnings)
     run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model, warnings=warnings)
+    if inferred.wrong_calls:
+        return _correct_calls(run, output, inferred.wrong_calls)
     if output.tool_calls:
         return _run_tools(run, output)
     if run.rounds == 1 and run.is_in_tool_phase and run.request.hints.tool_choice.is_enforced:
@@ -31,6 +39,11 @@ def after_inference(run: Run, inferred: Inferred) -> Outcome:
         run = replace(run, is_in_tool_phase=False)
         return ask(run, infer(run))
     return _after_answer(run, output)
+
+
+def may_correct_calls(run: Run) -> bool:
+    """Return whether the model may be asked to correct the calls of the next output, which happens at most once."""
+    return not run.has_corrected_calls and run.rounds + 1 < run.request.max_tool_rounds
 
 
 def after_tools(run: Run, ran: ToolsRan) -> Outcome:
@@ -51,19 +64,15 @@ def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Outcome:
-    """Fail with the truncation if the output is truncated, or otherwise with `message`."""
-    if output.finish_reason is FinishReason.LENGTH:
+    """Fail with the truncation if a limit or a stop text cut the output, or otherwise with `message`."""
+    if output.finish_reason is FinishReason.LENGTH or output.matched_stop:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, message))
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Return whether an answer is empty although it should not be.
-
-    The answer to a raw text prompt, or an answer that a stop text ended, may be empty.
-    """
-    was_stopped = bool(run.request.hints.stop) and not output.reasoning
-    return not (output.content.strip() or was_stopped or run.request.text_prompt)
+    """Return whether an answer is empty although neither a stop text ended it nor a raw text prompt explains it."""
+    return not (output.content.strip() or output.matched_stop or run.request.text_prompt)
 
 
 def _calls_for_caller(run: Run, output: InferenceOutput) -> tuple[ToolCall, ...]:
@@ -86,9 +95,26 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
     if run.rounds >= limit and not for_caller:
         message = f"the model still calls tools after {limit} inference rounds, the limit of hints.max_tool_rounds"
         return fail(run, failure_of(ErrorCode.ORCHESTRATION_ITERATION_LIMIT, message))
-    if repeats_round(output.tool_calls, run.latest):
+    if _repeats_round(output.tool_calls, run.latest):
         return _after_round(_with_round(_without_tools(run)))
     return ask(run, RunTools(own))
+
+
+def _correct_calls(run: Run, output: InferenceOutput, wrong: tuple[WrongCall, ...]) -> Outcome:
+    """Report the wrong arguments to the model, and ask for the calls again. No call of the output runs."""
+    messages = {call.call_id: f"The arguments are not right: {call.message}" for call in wrong}
+    results = tuple(
+        Message(Role.TOOL, content=messages.get(call.id, _NOT_RUN), tool_call_id=call.id, name=call.name)
+        for call in output.tool_calls
+    )
+    text = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning)
+    turn = (*run.turn, text) if output.content else run.turn  # the text was streamed
+    transcript = (*run.transcript, replace(text, tool_calls=output.tool_calls), *results)
+    run = replace(run, transcript=transcript, turn=turn, has_corrected_calls=True)
+    command = infer(run)
+    if run.rounds == 1:  # a demand for a call still holds
+        command = replace(command, tool_choice=run.request.hints.tool_choice)
+    return ask(run, command)
 
 
 def _without_tools(run: Run) -> Run:
@@ -96,20 +122,26 @@ def _without_tools(run: Run) -> Run:
 
 
 def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
-    """Ask the model once more, without tools, if the empty answer follows tool calls. Otherwise fail."""
-    may_ask_again = run.records and run.is_in_tool_phase and run.has_tools_left
-    if output.finish_reason is FinishReason.LENGTH or not may_ask_again:
+    """Ask the model once more, without tools, if the empty answer follows tool calls.
+
+    Otherwise the empty answer is delivered with a warning, unless a limit ended it or the request's rules or intent
+    need a text to judge.
+    """
+    was_cut = output.finish_reason is FinishReason.LENGTH
+    if run.records and run.is_in_tool_phase and run.has_tools_left and not was_cut:
+        run = _without_tools(run)
+        run = replace(run, transcript=(*run.transcript, answer_now_message()))
+        return ask(run, infer(run))
+    if was_cut or run.request.is_validated:
         return _fail_without_answer(run, output, "the model gave an empty answer")
-    run = _without_tools(run)
-    run = replace(run, transcript=(*run.transcript, answer_now_message()))
-    return ask(run, infer(run))
+    return complete(replace(run, warnings=(*run.warnings, _EMPTY_ANSWER)), "answered")
 
 
 def _with_round(run: Run) -> Run:
     """Add the calls of the latest round and their results to the transcript."""
     output = run.output or InferenceOutput("", FinishReason.TOOL)
     message = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning, tool_calls=output.tool_calls)
-    results = result_messages(output.tool_calls, run.latest)
+    results = _result_messages(output.tool_calls, run.latest)
     return replace(run, transcript=(*run.transcript, message, *results), turn=(*run.turn, message, *results))
 
 
@@ -121,3 +153,42 @@ def _after_round(run: Run) -> Outcome:
     if not run.has_tools_left and not has_answer_phase(run):
         run = replace(run, transcript=(*run.transcript, answer_now_message()))
     return ask(run, infer(run))
+
+
+def _repeats_round(calls: Sequence[ToolCall], latest: Sequence[ToolCallRecord]) -> bool:
+    """Return whether the calls repeat the latest round.
+
+    Returns False if a retry of any call of that round might succeed.
+    """
+    if any(record.is_retryable for record in latest):
+        return False
+    return {_call_key(call.name, call.arguments_json) for call in calls} == {
+        _call_key(record.name, record.arguments_json) for record in latest
+    }
+
+
+def _result_messages(calls: Sequence[ToolCall], records: Sequence[ToolCallRecord]) -> tuple[Message, ...]:
+    """Return the results as messages in the order of the calls. A repeated call gets its earlier result."""
+    by_id = {record.id: record for record in records}
+    by_key = {_call_key(record.name, record.arguments_json): record for record in records}
+    pairs = [(call, by_id.get(call.id) or by_key.get(_call_key(call.name, call.arguments_json))) for call in calls]
+    return tuple(
+        Message(Role.TOOL, content=_result_of(call, record), tool_call_id=call.id, name=call.name)
+        for call, record in pairs
+        if record is not None
+    )
+
+
+def _result_of(call: ToolCall, record: ToolCallRecord) -> str:
+    """Return the result of a call for the model, including the arguments if an approval changed them."""
+    if record.id != call.id or record.arguments_json == call.arguments_json:
+        return record.result
+    return f"The call was approved with other arguments: {record.arguments_json}\n\n{record.result}"
+
+
+def _call_key(name: str, arguments_json: str) -> tuple[str, str]:
+    try:
+        parse_json(arguments_json or "{}", is_rewritable=True)
+    except JsonTextError:
+        return name, arguments_json
+    return name, canonical_json(arguments_json or "{}")
