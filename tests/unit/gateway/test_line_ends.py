@@ -1,5 +1,6 @@
 """Escapes of characters at which line readers break lines: in JSON alone, with the length that the body has then."""
 
+import asyncio
 import json
 
 import pytest
@@ -18,8 +19,8 @@ async def sent_by(response):
     async def send(message):
         messages.append(message)
 
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
+    async def receive():  # the client stays until the response has ended
+        await asyncio.Event().wait()
 
     await response(SCOPE, receive, escaping_line_ends(send))
     start, *parts = messages
