@@ -56,17 +56,17 @@ def refuse_other_types(request: Request) -> None:
 
 
 class JsonBody(bytes):
-    """The body of a request, with its JSON value, and the place where work on a large body is done."""
+    """The body of a request, with its JSON value and the limits for work on it."""
 
     value: Any
-    place: RequestBody
+    source: RequestBody
 
     @classmethod
-    async def read(cls, body: bytes, place: RequestBody) -> JsonBody:
+    async def read(cls, body: bytes, source: RequestBody) -> JsonBody:
         """Parse a body. Raises InvalidRequest if the body is not JSON or has too many values."""
         read = cls(body)
-        read.place = place
-        read.value = await place.work_on(body, parse_body, body)
+        read.source = source
+        read.value = await source.work_on(body, parse_body, body)
         return read
 
 
@@ -94,7 +94,7 @@ async def apart(
 ) -> ResultT:
     """Return the result of synchronous work on the value of a body, beside the event loop if the body is large."""
     if isinstance(body, JsonBody):
-        return await body.place.work_on(body, work, *args, **options)
+        return await body.source.work_on(body, work, *args, **options)
     return work(*args, **options)
 
 

@@ -36,7 +36,7 @@ class EmbeddingForm(Form):
     """A request to `/v1/embeddings`. Token ids as input, which OpenAI's documentation allows, are rejected."""
 
     model: str = ""
-    input: str | Annotated[list[Any], Items(MAX_INPUTS, least=1)]
+    input: str | Annotated[list[Any], Items(MAX_INPUTS, minimum=1)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -52,7 +52,7 @@ class RerankForm(Form):
 
     model: str = ""
     query: str
-    documents: Annotated[list[str | DocumentForm], Items(MAX_DOCUMENTS, least=1)]
+    documents: Annotated[list[str | DocumentForm], Items(MAX_DOCUMENTS, minimum=1)]
     top_n: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     return_documents: bool | None = None
 

@@ -35,14 +35,15 @@ def api_key_of(request: Request | None) -> str:
     return header[len(_SCHEME) :].strip()
 
 
-def owner_of(request: Request | None, auth: Auth) -> str | None:
-    """Return the name under which a caller has its share of a server: of its key, or else of its address.
+def owner_of(request: Request | None, auth: Auth, *, is_key_checked: bool = True) -> str | None:
+    """Return the name under which a caller has its share of a server: that of its key, or else of its peer.
 
-    Local callers are one user, None, who shares with nobody.
+    A key that nobody has checked gives no share, because a caller can make up any number of keys. Local callers are one
+    user, None, who shares with nobody.
     """
     if request is None or auth is Auth.LOCAL:
         return None
-    key = api_key_of(request)
+    key = api_key_of(request) if is_key_checked else ""
     if key:
         return f"key {hash_of(key)}"
     return f"peer {peer_of(request.client.host) if request.client else ''}"

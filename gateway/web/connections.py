@@ -28,8 +28,8 @@ WRITE_S = 30.0
 class Connections:
     """The open connections of a server, of which each peer has its share. Local callers are one peer without a share.
 
-    A connection beyond the share takes the place of a connection without a request: of the same peer, or else of the
-    peer with the most connections.
+    A connection beyond the share takes the place of a connection without a request: of the same peer, or for the first
+    connection of a peer, of the peer with the most connections that has one.
     """
 
     def __init__(self, settings: DoorSettings) -> None:
@@ -48,16 +48,17 @@ class Connections:
 
     def _replace_silent(self, peer: str | None) -> bool:
         """Close the oldest connection without a request for a connection of the peer; return whether there was one."""
-        loser = peer if peer in self._open else max(self._open, key=lambda name: len(self._open[name]))
-        silent = next((connection for connection in self._open[loser] if not connection.has_request), None)
-        if silent is None:
-            return False
-        self._forget(loser, silent)
-        silent.transport.abort()
-        if loser != peer:
-            self._shares.end(loser)
-            self._shares.begin(peer)
-        return True
+        losers = [peer] if peer in self._open else sorted(self._open, key=lambda name: -len(self._open[name]))
+        for loser in losers:
+            silent = next((connection for connection in self._open[loser] if not connection.has_request), None)
+            if silent is not None:
+                self._forget(loser, silent)
+                silent.transport.abort()
+                if loser != peer:
+                    self._shares.end(loser)
+                    self._shares.begin(peer)
+                return True
+        return False
 
     def remove(self, connection: BoundedProtocol) -> None:
         """Stop counting a connection, which may not be counted any longer."""

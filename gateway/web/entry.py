@@ -77,7 +77,7 @@ class Entry:
         """
         if needs_key:
             await self._check_key(request)
-        owner = owner_of(request, self._settings.auth)
+        owner = owner_of(request, self._settings.auth, is_key_checked=needs_key)
         if not self._places.begin(owner):
             raise overloaded(
                 f"{self.request_count} requests run, {self._places.held_by(owner)} of them for this caller; at most "

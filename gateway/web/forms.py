@@ -17,21 +17,21 @@ class Items:
     """Annotates a list or an object with the number of its items, and ends the check at the first wrong item of a list.
 
     Args:
-        most: The largest number of items.
-        least: The smallest number of items.
+        maximum: The largest number of items.
+        minimum: The smallest number of items.
     """
 
-    most: int
-    least: int = 0
+    maximum: int
+    minimum: int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Add the bounds to the schema of the list or object. Raises TypeError for any other type."""
         schema = cast("dict[str, Any]", handler(source))
         if schema["type"] not in ("list", "dict"):
             raise TypeError(f"Items cannot bound a {schema['type']}")
-        schema["max_length"] = self.most
-        if self.least:
-            schema["min_length"] = self.least
+        schema["max_length"] = self.maximum
+        if self.minimum:
+            schema["min_length"] = self.minimum
         if schema["type"] == "list":
             schema["fail_fast"] = True
         # The items are counted beforehand, because pydantic counts the entries of an object after their checks, and
@@ -39,8 +39,8 @@ class Items:
         return core_schema.no_info_before_validator_function(self._check_count, cast("CoreSchema", schema))
 
     def _check_count(self, value: Any) -> Any:
-        if isinstance(value, list | dict) and len(value) > self.most:
+        if isinstance(value, list | dict) and len(value) > self.maximum:
             kind = "List" if isinstance(value, list) else "Dictionary"
-            lengths = {"field_type": kind, "max_length": self.most, "actual_length": len(value)}
+            lengths = {"field_type": kind, "max_length": self.maximum, "actual_length": len(value)}
             raise PydanticKnownError("too_long", lengths)
         return value

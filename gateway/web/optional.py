@@ -29,8 +29,8 @@ class OptionalFields(BaseModel):
         if len(value) > MAX_FIELDS:
             raise PydanticCustomError(
                 "too_long",
-                "the object has {count} fields, at most {most} are taken",
-                {"count": len(value), "most": MAX_FIELDS},
+                "the object has {count} fields: at most {maximum} are permitted",
+                {"count": len(value), "maximum": MAX_FIELDS},
             )
         optional = _optional_names(cls)
         return {

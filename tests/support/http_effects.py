@@ -266,7 +266,7 @@ def values_of(annotation, metadata=()):
 def _container_of(kind, value, metadata):
     if kind is dict:
         return {"a": value}
-    return [value] * max((limit.least or 1 for limit in metadata if isinstance(limit, Items)), default=1)
+    return [value] * max((limit.minimum or 1 for limit in metadata if isinstance(limit, Items)), default=1)
 
 
 def _scalars_of(annotation, metadata):

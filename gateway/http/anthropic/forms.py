@@ -143,7 +143,7 @@ class MessagesForm(Form):
     """A request to `/v1/messages`."""
 
     model: str
-    messages: Annotated[list[TurnForm], Items(MAX_MESSAGES, least=1)]
+    messages: Annotated[list[TurnForm], Items(MAX_MESSAGES, minimum=1)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     system: str | Annotated[list[TextBlock], Items(MAX_PARTS)] | None = None
     stop_sequences: Annotated[list[str], Items(MAX_STOPS)] | None = None

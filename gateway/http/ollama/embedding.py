@@ -14,7 +14,7 @@ from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.ollama.answers import OLLAMA
 from gateway.http.ollama.models import name_in_use
 from gateway.http.openai.forms import MAX_INPUTS, Form, IgnoredFields, naming_ignored, read_form
-from gateway.http.openai.models import find_model
+from gateway.http.openai.models import DefaultName, find_model
 from gateway.http.operations import Operation
 from gateway.http.pooling import shortened
 from gateway.http.settings import HttpSettings
@@ -59,6 +59,7 @@ class OllamaEmbedding(AnswerShape):
 
 def embedding_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of embeddings."""
+    default_name = DefaultName(settings, "embed")
 
     async def make(client: AsyncClient, model: str, texts: Sequence[str]) -> inference_service_pb2.EmbedResponse:
         """Return the vectors of texts. Raises NotFound for an unknown model, also if there are no texts."""
@@ -69,7 +70,7 @@ def embedding_operations(settings: HttpSettings) -> list[Operation]:
             await find_model(client, settings, name)
         return inference_service_pb2.EmbedResponse()
 
-    async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    async def embed(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Make vectors of texts."""
         began_ns = time.monotonic_ns()
         form = await apart(body, read_form, read_object(body), EmbedForm)
@@ -79,7 +80,7 @@ def embedding_operations(settings: HttpSettings) -> list[Operation]:
         response = await make(client, form.model, texts)
         vectors = [list(shortened(embedding.values, form.dimensions)) for embedding in response.embeddings]
         answer: OllamaEmbeddings = {
-            "model": form.model,
+            "model": await default_name.or_sent(form.model, client, request),
             "embeddings": vectors,
             "total_duration": time.monotonic_ns() - began_ns,
             "load_duration": 0,

@@ -324,7 +324,7 @@ class AnswerForm(Form):
 class ChatForm(AnswerForm):
     """A request to `/v1/chat/completions`."""
 
-    messages: Annotated[list[MessageForm], Items(MAX_MESSAGES, least=1)]
+    messages: Annotated[list[MessageForm], Items(MAX_MESSAGES, minimum=1)]
     max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None

@@ -4,9 +4,11 @@ import asyncio
 import json
 import os
 import re
+import socket
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -71,10 +73,10 @@ class Door:
             writer.write(self.head(len(body), headers) + body)
             return await status_in(reader)
 
-    async def none_runs(self):
-        """Wait until no request runs."""
+    async def until_running(self, count):
+        """Wait until this number of requests runs."""
         async with asyncio.timeout(10):
-            while self.server.app.entry.request_count:  # noqa: ASYNC110 - the count has no event
+            while self.server.app.entry.request_count != count:  # noqa: ASYNC110 - the count has no event
                 await asyncio.sleep(0.01)
 
 
@@ -115,7 +117,7 @@ def door(request, tmp_path):
 
 @pytest.mark.parametrize("auth", ["local", "none"])
 async def test_silent_connections_keep_nobody_out_and_are_closed(door, auth):
-    async with door(auth=auth, max_connections=16, read_s=1) as served:
+    async with door(auth=auth, max_connections=16, read_s=0.6) as served:
         silent = [await served.connect() for _ in range(32)]
         for _, writer in silent[::2]:
             writer.write(b"POST / HTTP/1.1\r\nhost: loc")
@@ -138,13 +140,26 @@ async def test_a_peer_with_very_many_connections_leaves_places_to_others(door):
             writer.close()
 
 
+async def test_a_newcomer_takes_a_silent_place_while_the_peer_with_most_connections_is_busy(door):
+    async with door(auth="none", max_connections=4, read_s=60) as served:
+        busy = [await served.connect("127.0.0.2") for _ in range(2)]
+        for _, writer in busy:
+            writer.write(served.head(1000))
+        silent = [await served.connect(host) for host in ("127.0.0.3", "127.0.0.4")]
+        await served.until_running(2)
+        assert await served.ask(host="127.0.0.5") == 200
+        assert await is_closed(silent[0][0], within_s=5)
+        for _, writer in busy + silent:
+            writer.close()
+
+
 async def test_a_head_that_begins_after_an_answer_has_its_time_too(door):
     async with door(read_s=0.3) as served:
         reader, writer = await served.connect()
         body = served.body()
         writer.write(served.head(len(body)) + body)
         assert await status_in(reader) == 200
-        await served.none_runs()
+        await served.until_running(0)
         writer.write(b"P")
         assert await is_closed(reader, within_s=3)
         writer.close()
@@ -163,31 +178,34 @@ async def test_a_client_that_reads_nothing_frees_its_place(tmp_path, monkeypatch
     monkeypatch.setattr(connections, "WRITE_S", 0.3)
     async with deployment(tmp_path) as world, serving_http(world) as server:
         served = Door("http", server)
-        reader, writer = await served.connect()
+        _, writer = await served.connect()
         # The answers fill the buffers of both sides, so that the next request waits to send its answer.
         writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 200)
         async with asyncio.timeout(20):
-            while not server.app.entry.request_count:  # noqa: ASYNC110 - the count has no event
-                await asyncio.sleep(0.01)
-        await served.none_runs()
-        assert await is_closed(reader)
-        writer.close()
+            while not writer.transport.is_closing():
+                writer.write(b"\r\n")
+                await asyncio.sleep(0.02)
+        await served.until_running(0)
 
 
 async def test_a_client_that_reads_slowly_gets_its_whole_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections, "WRITE_S", 1.5)
+    monkeypatch.setattr(connections, "WRITE_S", 0.5)
     async with deployment(tmp_path) as world, serving_http(world) as server:
-        reader, writer = await Door("http", server).connect()
         size = len((await server.http.get("/openapi.json")).content)
-        writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 40)
-        read = 0
-        async with asyncio.timeout(60):
-            while read < 40 * size:
-                part = await reader.read(1 << 18)
-                assert part
-                read += len(part)
-                await asyncio.sleep(0.1)
-        writer.close()
+        with socket.socket() as small:
+            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            small.connect(("127.0.0.1", server.http.base_url.port))
+            reader, writer = await asyncio.open_connection(sock=small)
+            writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 8)
+            began_s, read = time.monotonic(), 0
+            async with asyncio.timeout(60):
+                while read < 8 * size:
+                    part = await reader.read(1 << 16)
+                    assert part
+                    read += len(part)
+                    await asyncio.sleep(0.02)
+            assert time.monotonic() - began_s > 2 * connections.WRITE_S
+            writer.close()
 
 
 ADMIN = make_key(os.urandom)
@@ -235,11 +253,12 @@ async def test_an_unknown_key_is_refused_before_its_body_is_read(door, auth):
 
 
 async def test_a_key_is_checked_once_in_seconds_and_once_at_a_time(door, checks, monkeypatch):
-    monkeypatch.setattr(callers, "KNOWN_S", 1.0)
+    now_s = [0.0]
+    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     async with door(auth="keys", keys=admin_keys) as served:
         statuses = await asyncio.gather(*(served.ask(bearer(ADMIN.text)) for _ in range(4)))
         assert (set(statuses), len(checks)) == ({200}, 1)
-        await asyncio.sleep(1.1)
+        now_s[0] += callers.KNOWN_S
         assert (await served.ask(bearer(ADMIN.text)), len(checks)) == (200, 2)
 
 
@@ -296,15 +315,15 @@ async def test_bodies_have_so_many_bytes_together_and_each_caller_its_share(door
     limits = {"max_bodies_bytes": 200_000, "max_body_bytes": 100_000, "max_message_bytes": 100_000, "read_s": 60}
     async with door(auth="none", **limits) as served:
         slow = [await served.connect() for _ in range(3)]
-        for _, writer in slow:
+        for count, (_, writer) in enumerate(slow):
+            await served.until_running(count)
             writer.write(served.head(60_000, bearer("one")) + b"{")
-            await asyncio.sleep(0.2)
         # One caller has its share of the bytes, and another caller finds room.
         assert await status_in(slow[2][0]) == 503
         assert await served.ask(bearer("two")) == 200
         for _, writer in slow:
             writer.close()
-        await served.none_runs()
+        await served.until_running(0)
         assert served.server.app.entry.bodies.memory.free == 200_000
 
 
@@ -362,9 +381,7 @@ async def test_a_caller_with_many_requests_leaves_places_to_others(door, auth):
         held = [await served.connect() for _ in range(4)]
         for _, writer in held:
             writer.write(served.head(1000, one))
-        async with asyncio.timeout(10):
-            while served.server.app.entry.request_count < 4:  # noqa: ASYNC110 - the count has no event
-                await asyncio.sleep(0.01)
+        await served.until_running(4)
         assert await served.ask(one) == 503
         assert await served.ask(other, host=OTHER_HOST) == 200
         for _, writer in held:
@@ -440,7 +457,7 @@ def test_operations_that_call_a_method_of_operators_are_marked():
 
 async def test_a_stream_that_follows_a_long_execution_ends_with_the_time_of_a_request(tmp_path):
     services = scripted_services(inference=ScriptedInference(None))
-    async with deployment(tmp_path, services) as world, serving_http(world, call_s=1) as server:
+    async with deployment(tmp_path, services) as world, serving_http(world, call_s=0.4) as server:
         async with AsyncClient(world.address) as client:
             request = chat_request("hi", request_id="long", timeout_s=60)
             request.background = True
@@ -451,4 +468,4 @@ async def test_a_stream_that_follows_a_long_execution_ends_with_the_time_of_a_re
         async with asyncio.timeout(20), server.http.stream("GET", "/v1/executions/long", headers=headers) as answer:
             assert answer.status_code == 200
             assert "completed" not in "".join([line async for line in answer.aiter_lines()])
-        await Door("http", server).none_runs()
+        await Door("http", server).until_running(0)

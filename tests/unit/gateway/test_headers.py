@@ -1,4 +1,6 @@
-"""Hosts, origins and peers of requests."""
+"""Hosts, origins, peers and places of requests."""
+
+from contextlib import AsyncExitStack
 
 import pytest
 from starlette.requests import Request
@@ -77,3 +79,18 @@ def test_a_page_of_this_server_has_its_host_and_port(host):
 )
 def test_the_addresses_of_an_ipv6_network_are_one_peer(address, peer):
     assert peer_of(address) == peer
+
+
+async def test_a_key_that_nobody_has_checked_has_the_share_of_its_peer():
+    entry = Entry(HttpSettings(auth="none", max_streams=4), None, max_body_bytes=1024)
+
+    def request(key):
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        return Request({"type": "http", "headers": headers, "client": ("192.0.2.1", 1)})
+
+    async with AsyncExitStack() as running:
+        for key in ("one", "two"):
+            await running.enter_async_context(entry.admitted(request(key), needs_key=False))
+        with pytest.raises(Refusal, match="has its share"):
+            await running.enter_async_context(entry.admitted(request("three"), needs_key=False))
+        await running.enter_async_context(entry.admitted(request("three")))

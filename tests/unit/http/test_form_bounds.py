@@ -53,7 +53,7 @@ class Inner(OptionalFields):
 
 
 class Bounded(BaseModel):
-    items: str | Annotated[list[Inner], Items(8, least=2)] | None = None
+    items: str | Annotated[list[Inner], Items(8, minimum=2)] | None = None
     table: Annotated[dict[str, int], Items(4)] = {}
 
 

@@ -36,7 +36,8 @@ def completion_operations(settings: HttpSettings) -> list[Operation]:
         value = read_object(body)
         require_model(value)
         form = await apart(body, read_form, value, CompletionForm)
-        prompt_requests = completion_requests_of(form, settings.alias_of(form.model), settings.call_s)
+        alias = settings.alias_of(form.model)
+        prompt_requests = await apart(body, completion_requests_of, form, alias, settings.call_s)
         request_id = request.scope["request_id"] = prompt_requests[0].request_id or request.scope["request_id"]
         requests = _choices_of(form, prompt_requests, request_id)
         name = await default_name.or_sent(form.model, client, request)

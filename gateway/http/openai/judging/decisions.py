@@ -98,8 +98,8 @@ class QuestionForm(Form):
     type: Literal["predicate", "choice", "score"]
     instructions: Text
     name: str | None = None
-    choices: Annotated[list[ChoiceOption], Items(MAX_ANSWERS, least=2)] | None = None
-    levels: Annotated[list[ScoreLevel], Items(MAX_ANSWERS, least=2)] | None = None
+    choices: Annotated[list[ChoiceOption], Items(MAX_ANSWERS, minimum=2)] | None = None
+    levels: Annotated[list[ScoreLevel], Items(MAX_ANSWERS, minimum=2)] | None = None
 
     def unused(self) -> Iterable[str]:
         """Return the answers of other types of questions."""
@@ -110,8 +110,8 @@ class DecisionForm(Form):
     """A request to `/v1/decisions`."""
 
     model: str = ""
-    input: str | Annotated[list[InputItem], Items(MAX_MESSAGES, least=1)]
-    questions: Annotated[list[QuestionForm], Items(MAX_QUESTIONS, least=1)]
+    input: str | Annotated[list[InputItem], Items(MAX_MESSAGES, minimum=1)]
+    questions: Annotated[list[QuestionForm], Items(MAX_QUESTIONS, minimum=1)]
     pagantic: MoreFields | None = None
 
 

@@ -58,8 +58,8 @@ class ModerationForm(Form):
     model: str = ""
     input: (
         str
-        | Annotated[list[str], Items(MAX_INPUTS, least=1)]
-        | Annotated[list[ModerationPart], Items(MAX_INPUTS, least=1)]
+        | Annotated[list[str], Items(MAX_INPUTS, minimum=1)]
+        | Annotated[list[ModerationPart], Items(MAX_INPUTS, minimum=1)]
     )
 
     def unused(self) -> Iterable[str]:

@@ -51,7 +51,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         form = await apart(body, read_form, value, ResponseForm)
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
-        sent = await _resolve(client, form, request, settings)
+        sent = await _resolve(client, form, body, request, settings)
         name = await default_name.or_sent(form.model, client, request)
         head = head_of(form, sent, int(time.time()), name)
         if form.stream:
@@ -68,7 +68,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         value = read_object(body)
         require_model(value)
         form = await apart(body, read_form, value, SummaryForm)
-        sent = await _resolve(client, form, request, settings)
+        sent = await _resolve(client, form, body, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
         return JSONResponse(naming_ignored(compaction_of(ResponseHead(sent, {}), int(time.time()), response), form))
@@ -79,7 +79,8 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         form = await apart(body, read_form, {"input": "", **fields}, CountForm)
         form = await _with_stored_items(client, form)
         earlier = await _earlier_messages(client, form)
-        system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
+        alias = settings.alias_of(form.model)
+        system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         counted = await count_prompt(client, system_request)
@@ -120,7 +121,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
 
 
 async def _resolve(
-    client: AsyncClient, form: ResponseForm, request: Request, settings: HttpSettings
+    client: AsyncClient, form: ResponseForm, body: bytes, request: Request, settings: HttpSettings
 ) -> execution_pb2.SystemRequest:
     """Return the request for a form, with the id that the client receives.
 
@@ -133,7 +134,8 @@ async def _resolve(
         earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
     else:
         earlier = await _earlier_messages(client, form)
-    made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_stored)
+    alias = settings.alias_of(form.model)
+    made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
     take_request_id(made, request)
     return made
 

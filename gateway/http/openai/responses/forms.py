@@ -250,4 +250,4 @@ class ConversationUpdateForm(ConversationForm):
 class ItemsForm(Form):
     """Items to add to a conversation."""
 
-    items: Annotated[list[ItemForm], Items(MAX_ITEMS, least=1)]
+    items: Annotated[list[ItemForm], Items(MAX_ITEMS, minimum=1)]
