@@ -6,7 +6,7 @@ uvicorn limits the time of a connection only between two requests. Three more li
    first byte of a later head.
 2. A client whose answer came before the end of its body has the same time to send the rest, which is discarded. Many
    clients read no answer before, and would lose the answer if the connection closed at once.
-3. A client that reads nothing of an answer for WRITE_S is gone.
+3. A client that reads nothing of an answer for WRITE_S is disconnected.
 """
 
 from __future__ import annotations
