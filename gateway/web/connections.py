@@ -12,6 +12,7 @@ uvicorn limits the time of a connection only between two requests. Three more li
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, cast
 
 import h11
@@ -23,6 +24,8 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 WRITE_S = 30.0
+# A small buffer of the kernel shows soon that a slow client reads, and takes little memory for clients that do not.
+SEND_BUFFER_BYTES = 128 * 1024
 
 
 class Connections:
@@ -101,6 +104,9 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Close the connection if there is no place for it, or else begin to wait for a head."""
         super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self.transport = cast("asyncio.Transport", _PatientTransport(transport, self))
         if self._all.add(self):
             self._limit_arrival()

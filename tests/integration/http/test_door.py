@@ -189,23 +189,24 @@ async def test_a_client_that_reads_nothing_frees_its_place(tmp_path, monkeypatch
 
 
 async def test_a_client_that_reads_slowly_gets_its_whole_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections, "WRITE_S", 0.5)
+    monkeypatch.setattr(connections, "WRITE_S", 0.3)
+    monkeypatch.setattr(connections, "SEND_BUFFER_BYTES", 1 << 16)
     async with deployment(tmp_path) as world, serving_http(world) as server:
         size = len((await server.http.get("/openapi.json")).content)
-        with socket.socket() as small:
-            small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-            small.connect(("127.0.0.1", server.http.base_url.port))
-            reader, writer = await asyncio.open_connection(sock=small)
-            writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 8)
-            began_s, read = time.monotonic(), 0
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        slow.connect(("127.0.0.1", server.http.base_url.port))
+        reader, writer = await asyncio.open_connection(sock=slow)
+        with closing(writer):
+            writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2)
+            began_s, read_bytes = time.monotonic(), 0
             async with asyncio.timeout(60):
-                while read < 8 * size:
-                    part = await reader.read(1 << 16)
+                while read_bytes < 2 * size:
+                    part = await reader.read(size // 8)
                     assert part
-                    read += len(part)
-                    await asyncio.sleep(0.02)
-            assert time.monotonic() - began_s > 2 * connections.WRITE_S
-            writer.close()
+                    read_bytes += len(part)
+                    await asyncio.sleep(0.07)
+        assert time.monotonic() - began_s > 2 * connections.WRITE_S
 
 
 ADMIN = make_key(os.urandom)
@@ -307,7 +308,7 @@ async def test_a_client_that_reads_after_it_has_sent_sees_why_it_was_refused(doo
             writer.write(b"x" * 100_000)
             await writer.drain()
         assert await status_in(reader) == 413
-        assert await is_closed(reader) or connection == "keep-alive"
+        assert connection == "keep-alive" or await is_closed(reader)
         writer.close()
 
 
@@ -439,11 +440,14 @@ async def test_the_gateways_own_key_lends_nobody_the_scope_admin(tmp_path, monke
     monkeypatch.setenv("PAGANTIC_API_KEY", ADMIN.text)
     async with deployment(tmp_path, admin_keys=admin_keys) as world, serving_http(world) as server:
         for operation, path in calls():
+            if not operation.needs_key:
+                continue
             needs_admin = operation.access is Access.ADMIN
             refused = await server.http.request(operation.method, path)
             assert ("scope admin of its own key" in refused.text) == needs_admin, path
-            own = await server.http.request(operation.method, path, headers=bearer(ADMIN.text))
-            assert own.status_code != 403, path
+            if needs_admin:
+                own = await server.http.request(operation.method, path, headers=bearer(ADMIN.text))
+                assert own.status_code != 403, path
 
 
 def test_operations_that_call_a_method_of_operators_are_marked():

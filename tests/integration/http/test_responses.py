@@ -386,7 +386,7 @@ async def append_messages(server, name, count, size=1):
             await client.update_session(name, {}, appended=messages)
 
 
-@pytest.mark.parametrize(("count", "size"), [(1100, 1), (12, 600_000)])
+@pytest.mark.parametrize(("count", "size"), [(330, 1), (6, 600_000)])
 async def test_items_of_a_long_conversation_are_read_page_by_page(served, session_pages, count, size):
     async with served() as server, client_of(server) as client:
         await append_messages(server, "s_1_2", count, size)
