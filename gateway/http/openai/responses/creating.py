@@ -76,8 +76,8 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
-        form = await apart(body, read_form, {"input": "", **fields}, CountForm)
-        form = await _with_stored_items(client, form)
+        sent = await apart(body, read_form, {"input": "", **fields}, CountForm)
+        form = await _with_stored_items(client, sent)
         earlier = await _earlier_messages(client, form)
         alias = settings.alias_of(form.model)
         system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
