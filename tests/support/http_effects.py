@@ -33,7 +33,7 @@ OPERATIONS = {
 }
 PARAMETERS = {"completion_id": "chatcmpl-kept", "conversation_id": "conv_a"}
 # Values of answers that differ between two equal requests.
-_VOLATILE = frozenset({"created", "created_at", "completed_at", "total_duration", "id", "ignored"})
+_VOLATILE = frozenset({"created", "created_at", "completed_at", "id", "ignored", "load_duration", "total_duration"})
 _TIME = re.compile(r'"created(_at)?": \d+')
 
 

@@ -168,7 +168,7 @@ class MessagesForm(Form):
             yield "metadata"
 
 
-class MessageCountForm(MessagesForm):
+class CountTokensForm(MessagesForm):
     """A request to `/v1/messages/count_tokens`. The fields that only shape the answer have no effect."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1

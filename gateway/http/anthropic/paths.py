@@ -17,7 +17,7 @@ from gateway.http.anthropic.answers import (
     MessageHead,
     message_of,
 )
-from gateway.http.anthropic.forms import MessageCountForm, MessagesForm
+from gateway.http.anthropic.forms import CountTokensForm, MessagesForm
 from gateway.http.anthropic.requests import system_request_of
 from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.failures import OpenAIError
@@ -100,7 +100,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
 
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a message would read."""
-        form = await apart(body, read_form, read_object(body), MessageCountForm)
+        form = await apart(body, read_form, read_object(body), CountTokensForm)
         sent = await apart(body, system_request_of, form, settings.alias_of(form.model), settings.call_s)
         answer: CountedTokens = {"input_tokens": await count_prompt(client, sent)}
         return JSONResponse(naming_ignored(answer, form))
@@ -130,7 +130,7 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
             ANTHROPIC, f"POST {MESSAGES_PATH}", create, "createMessage", MessagesForm, AnthropicMessage, MessageEvent
         ),
         Operation(
-            ANTHROPIC, f"POST {MESSAGES_PATH}/count_tokens", count, "countTokens", MessageCountForm, CountedTokens
+            ANTHROPIC, f"POST {MESSAGES_PATH}/count_tokens", count, "countTokens", CountTokensForm, CountedTokens
         ),
         Operation(_MODELS, "GET /v1/models", list_, "listModels", answer=AnyModelList, parameters=by_version),
         Operation(_MODELS, f"GET {_MODEL}", retrieve, "getModel", answer=AnyModel, parameters=by_version),

@@ -4,11 +4,12 @@ import pytest
 
 from tests.support.http_effects import bodies, changed_at, effect_of, legal_values, path_of, places_in
 
-CHATS, RESPONSES = "/v1/chat/completions", "/v1/responses"
-COUNTS = ("/v1/responses/input_tokens", "/v1/messages/count_tokens")
+CHATS, RESPONSES, COUNTS = "/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens"
+MESSAGE_COUNTS = "/v1/messages/count_tokens"
+TOOLS_COUNT = "Tools count unless the choice is none."
+PROMPT_COUNTS = "The prompt and the tools of the request count, and its other fields do not."
 NOT_ALLOWED = "A function that tool_choice does not allow is not offered, whatever its name."
 NOT_GIVEN = "An allowed function that is not among the tools permits nothing, whatever its name."
-ANY_CHOICE = "Tools count unless the choice is none."
 # Fields of which some legal values have equal effects that no answer names.
 EXCEPTIONS = {
     (CHATS, "response_format.json_schema.name"): "A label for the caller, which promises no effect.",
@@ -17,9 +18,11 @@ EXCEPTIONS = {
     (CHATS, "tool_choice.allowed_tools.tools[].function"): NOT_GIVEN,
     (CHATS, "tool_choice.allowed_tools.tools[].function.name"): NOT_GIVEN,
     (RESPONSES, "tools[].name"): NOT_ALLOWED,
-    **{(path, "tool_choice"): ANY_CHOICE for path in COUNTS},
-    (COUNTS[1], "tool_choice.type"): ANY_CHOICE,
-    **{(path, "pagantic"): "The prompt and the tools count, and the other fields do not." for path in COUNTS},
+    (COUNTS, "tool_choice"): TOOLS_COUNT,
+    (COUNTS, "pagantic"): PROMPT_COUNTS,
+    (MESSAGE_COUNTS, "tool_choice"): TOOLS_COUNT,
+    (MESSAGE_COUNTS, "tool_choice.type"): TOOLS_COUNT,
+    (MESSAGE_COUNTS, "pagantic"): PROMPT_COUNTS,
 }
 
 
