@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.anthropic.answers import ANTHROPIC
 from gateway.http.anthropic.paths import MESSAGES_PATH, VERSION_HEADER
-from gateway.http.bodies import refuse_other_types
+from gateway.http.bodies import JsonBody, refuse_other_types
 from gateway.http.failures import (
     OpenAIErrorObject,
     error_of,
@@ -29,8 +29,8 @@ from gateway.http.ollama.answers import OLLAMA
 from gateway.http.operations import OPENAI, Access, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import until_left
-from gateway.web.bodies import Upload, read_body
-from gateway.web.callers import Callers
+from gateway.web.bodies import RequestBody, Upload
+from gateway.web.callers import Callers, is_key_lent
 from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
 from gateway.web.line_ends import escaping_line_ends
@@ -60,7 +60,7 @@ class HttpApp:
         self._callers = callers
         self._settings = settings
         self._is_ready = is_ready
-        self.entry = Entry(settings)
+        self.entry = Entry(settings, callers.refuse_unknown, max_body_bytes=settings.max_body_bytes)
         self._cross_origin = CrossOrigin(settings)
         self.streams = Streams()
         self._operations = operations
@@ -85,36 +85,47 @@ class HttpApp:
         request = Request(scope)
         scope["request_id"] = uuid.uuid4().hex
         try:
-            with self.entry.counting():
-                self.entry.check(request)
-                operation = self._operation_of(scope)
-                if operation.access is Access.KEY:
-                    self.entry.check_key(request)
+            self.entry.check(request)
+            operation = self._operation_of(scope)
+            if operation.form is not None:
+                refuse_other_types(request)
+            self._check_scope(operation, request)
+            async with self.entry.admitted(request, needs_key=operation.needs_key) as body:
                 if operation.takes_file:
                     settings = self._settings
                     file = Upload(receive, max_bytes=settings.max_file_bytes, read_s=settings.read_s)
                     await until_left(file.receive, self._answer(operation, request, file, send))
                     return
-                if operation.form is not None:
-                    refuse_other_types(request)
-                body = await self._read(operation, receive)
-                await until_left(receive, self._answer(operation, request, body, send))
+                read = await self._read(operation, request, receive, body)
+                await until_left(receive, self._answer(operation, request, read, send))
         except ClientDisconnect:
             return
+        except PaganticError as error:
+            await _error_answer(request, error)(scope, receive, send)
         except Refusal as refusal:
             headers = {**headers_of_status(refusal.status), **refusal.headers}
             response = _error_response(request, error_of_refusal(refusal), refusal.status, headers)
             await response(scope, receive, send)
 
-    async def _read(self, operation: Operation, receive: Receive) -> bytes:
-        """Return the body of a request.
+    def _check_scope(self, operation: Operation, request: Request) -> None:
+        """Raise Refusal if the operation needs the scope admin of a key that belongs to the gateway itself.
+
+        Every program of the machine may call a local gateway. Its key must not make an operator of each of them.
+        """
+        if operation.access is Access.ADMIN and is_key_lent(request, self._settings.auth):
+            raise Refusal(403, "the gateway lends nobody the scope admin of its own key: send a key with this scope")
+
+    async def _read(self, operation: Operation, request: Request, receive: Receive, body: RequestBody) -> bytes:
+        """Return the body of a request, with its value if the operation has a form.
 
         The body of a route without a key is not read, because a slow body could hold a slot.
         """
-        if operation.access is not Access.KEY:
+        if not operation.needs_key:
             return b""
-        settings = self._settings
-        return await read_body(receive, max_bytes=settings.max_body_bytes, read_s=settings.read_s)
+        read = await body.read(request, receive)
+        if operation.form is None or not read:
+            return read
+        return await JsonBody.read(read, body)
 
     def _operation_of(self, scope: Scope) -> Operation:
         """Return the operation that answers a request. Raises Refusal if the path or the method does not exist."""
@@ -135,22 +146,21 @@ class HttpApp:
     async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, send: Send) -> None:
         """Send the answer of a handler or, if it fails, its error."""
         try:
-            client = self._callers.client_for(request) if operation.access is Access.KEY else None
+            client = self._callers.client_for(request) if operation.needs_key else None
             answer = await operation.handle(client, request, body)
             if isinstance(answer, AsyncGenerator):
-                await _send_events(answer, request, send)
+                with self.entry.streaming():
+                    await _send_events(answer, request, send)
                 return
         except PaganticError as error:
-            described = error_of(error, request.scope["request_id"])
-            answer = _error_response(request, described, status_of(error), headers_of(error))
+            answer = _error_answer(request, error)
         except (Refusal, ClientDisconnect):
             raise  # The caller of this method sends the response.
         except Exception:
             logger.exception("request %s failed", request.scope["request_id"])
             described = error_of_refusal(Refusal(500, "the gateway failed: its log says why"))
             answer = _error_response(request, described, 500, {})
-        for name in dialect_of(request).id_headers:
-            answer.headers[name] = request.scope["request_id"]
+        _name_request(answer, request)
         await answer(request.scope, request.receive, send)
 
 
@@ -162,6 +172,20 @@ def dialect_of(request: Request) -> Dialect:
     if path.startswith(MESSAGES_PATH) or (path.startswith("/v1/models") and VERSION_HEADER in request.headers):
         return ANTHROPIC
     return OPENAI
+
+
+def _name_request(answer: Response, request: Request) -> None:
+    """Add the id of a request to the headers of its answer."""
+    for name in dialect_of(request).id_headers:
+        answer.headers[name] = request.scope["request_id"]
+
+
+def _error_answer(request: Request, error: PaganticError) -> JSONResponse:
+    """Return the answer to a request that failed."""
+    described = error_of(error, request.scope["request_id"])
+    answer = _error_response(request, described, status_of(error), headers_of(error))
+    _name_request(answer, request)
+    return answer
 
 
 def _error_response(

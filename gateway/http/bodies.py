@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -10,6 +11,7 @@ from pydantic import with_config
 from starlette.requests import Request
 from typing_extensions import TypedDict  # Before Python 3.12, pydantic does not accept the TypedDict of `typing`.
 
+from gateway.web.bodies import RequestBody, check_values
 from gateway.web.refusal import Refusal
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -17,12 +19,12 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 # The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
-# The types of JSON, and those that programs send without a thought for the type.
-_JSON_TYPES = (
-    *("", "application/json", "text/json", "text/plain"),
-    *("application/octet-stream", "application/x-www-form-urlencoded"),
-)
+_JSON_TYPES = ("application/json", "text/json")
+# The types that programs send without a thought for the type.
+_VAGUE_TYPES = ("", "text/plain", "application/octet-stream", "application/x-www-form-urlencoded")
 MessageT = TypeVar("MessageT", bound=Message)
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
 
 
 @with_config(extra="allow")
@@ -37,27 +39,63 @@ class Done(AnswerShape):
 def refuse_other_types(request: Request) -> None:
     """Raise Refusal if the headers of a request say that its body is not JSON, or is encoded.
 
-    Programs that send JSON with a type that says nothing, such as curl, are understood.
+    Programs that send JSON with a type that says nothing, such as curl, are understood. A web page must name JSON,
+    because its browser asks no permission to send most of the other types.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in _JSON_TYPES and not kind.endswith("+json"):
+    headers = request.headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = kind in _JSON_TYPES or kind.endswith("+json")
+    if not is_json and kind not in _VAGUE_TYPES:
         raise Refusal(415, f"the content type is {kind[:64]!r}: send application/json")
-    encoding = request.headers.get("content-encoding", "").strip().lower()
+    has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    if not is_json and has_body and headers.get("origin"):
+        raise Refusal(415, "a web page must send JSON with `content-type: application/json`")
+    encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         raise Refusal(415, f"the content encoding is {encoding[:64]!r}: send the body as it is")
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """Return the value of a body. Raises InvalidRequest if the body is not a JSON object."""
+class JsonBody(bytes):
+    """The body of a request, with its JSON value and the limits for work on it."""
+
+    value: Any
+    source: RequestBody
+
+    @classmethod
+    async def read(cls, body: bytes, source: RequestBody) -> JsonBody:
+        """Parse a body. Raises InvalidRequest if the body is not JSON or has too many values."""
+        read = cls(body)
+        read.source = source
+        read.value = await source.work_on(body, parse_body, body)
+        return read
+
+
+def parse_body(body: bytes) -> Any:
+    """Return the value of a body. Raises InvalidRequest if the body is not JSON or has too many values."""
+    check_values(body)
     try:
-        value = parse_json(body.decode(), is_rewritable=True)
+        return parse_json(body.decode(), is_rewritable=True)
     except UnicodeDecodeError:
         raise InvalidRequest("the body is not UTF-8") from None
     except JsonTextError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the value of a body. Raises InvalidRequest if the body is not a JSON object."""
+    value = body.value if isinstance(body, JsonBody) else parse_body(body)
     if not isinstance(value, dict):
         raise InvalidRequest("the body is no JSON object")
     return value
+
+
+async def apart(
+    body: bytes, work: Callable[ParamsT, ResultT], *args: ParamsT.args, **options: ParamsT.kwargs
+) -> ResultT:
+    """Return the result of synchronous work on the value of a body, beside the event loop if the body is large."""
+    if isinstance(body, JsonBody):
+        return await body.source.work_on(body, work, *args, **options)
+    return work(*args, **options)
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:

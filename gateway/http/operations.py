@@ -52,6 +52,7 @@ class Access(StrEnum):
     """The requirements of an operation for its callers."""
 
     KEY = "a key, where the gateway or the orchestrator asks for one"
+    ADMIN = "a key with the scope admin, where the orchestrator asks for keys"
     OPEN = "a known host and origin alone"
     PROBE = "nothing"
 
@@ -107,6 +108,11 @@ class Operation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "route", Route(self.endpoint.partition(" ")[2], self.handle, methods=[self.method]))
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether the operation calls the orchestrator for the caller."""
+        return self.access in (Access.KEY, Access.ADMIN)
 
     @property
     def method(self) -> str:

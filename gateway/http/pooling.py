@@ -15,27 +15,28 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
-from gateway.http.openai.forms import Form, IgnoredFields, naming_ignored, read_form, texts_of
+from gateway.http.bodies import AnswerShape, apart, read_object
+from gateway.http.openai.forms import MAX_INPUTS, Form, IgnoredFields, naming_ignored, read_form, texts_of
 from gateway.http.openai.models import DefaultName
 from gateway.http.operations import OPENAI, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
+from gateway.web.forms import Items
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
 
 RERANK = Dialect("Cohere and Jina")
+MAX_DOCUMENTS = 1024
 MAX_RESULTS = (1 << 31) - 1
-MAX_INPUTS = 2048
 
 
 class EmbeddingForm(Form):
     """A request to `/v1/embeddings`. Token ids as input, which OpenAI's documentation allows, are rejected."""
 
     model: str = ""
-    input: str | Annotated[list[Any], Field(min_length=1, max_length=MAX_INPUTS)]
+    input: str | Annotated[list[Any], Items(MAX_INPUTS, minimum=1)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -51,7 +52,7 @@ class RerankForm(Form):
 
     model: str = ""
     query: str
-    documents: Annotated[list[str | DocumentForm], Field(min_length=1)]
+    documents: Annotated[list[str | DocumentForm], Items(MAX_DOCUMENTS, minimum=1)]
     top_n: Annotated[int, Field(ge=1, le=MAX_RESULTS)] | None = None
     return_documents: bool | None = None
 
@@ -111,14 +112,14 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
 
     async def embed(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Make vectors of texts."""
-        form = read_form(read_object(body), EmbeddingForm)
+        form = await apart(body, read_form, read_object(body), EmbeddingForm)
         response = await client.embed(texts_of("input", form.input), model=settings.alias_of(form.model))
         name = await embedding_model.or_sent(form.model, client, request)
         return JSONResponse(naming_ignored(embeddings_of(form, name, response), form))
 
     async def rerank(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Rank documents by their relevance to a query."""
-        form = read_form(read_object(body), RerankForm)
+        form = await apart(body, read_form, read_object(body), RerankForm)
         texts = [document if isinstance(document, str) else document.text for document in form.documents]
         model = settings.alias_of(form.model)
         response = await client.rerank(form.query, texts, model=model, top_n=form.top_n or 0)

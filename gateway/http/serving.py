@@ -72,7 +72,7 @@ def described_operations(settings: HttpSettings) -> list[Operation]:
 
     async def show_page(_client: AsyncClient, _request: Request, _body: bytes) -> Answer:
         """Get the document as a page."""
-        return HTMLResponse(page(), headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff"})
+        return HTMLResponse(page(), headers={"content-security-policy": POLICY})
 
     operations = [
         *chat_operations(settings),

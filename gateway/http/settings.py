@@ -16,7 +16,6 @@ class HttpSettings(DoorSettings):
 
     port: int = Field(HTTP_PORT, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     call_s: float = Field(600.0, gt=0, le=3600, description="longest time of one request, seconds")
-    read_s: float = Field(10.0, gt=0, le=600, description="longest time to read a request's body, seconds")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="largest body of a request")
     max_file_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, description="largest file that a request stores in a collection, in bytes"

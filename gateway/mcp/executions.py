@@ -10,10 +10,12 @@ from mcp.server.context import ServerRequestContext
 
 from gateway.mcp.mapping.progress import Report
 from gateway.mcp.visits import visit_of
-from gateway.web.callers import Callers
+from gateway.web.callers import Callers, owner_of
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.messages import duration_to_proto
+from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.domain.errors import Cancelled, Overloaded, Unavailable
+from pagantic_common.settings import Auth
 
 Context = ServerRequestContext[Any, Any]
 RETRY_AFTER_S = 1.0
@@ -31,15 +33,17 @@ class Executions:
 
     Args:
     callers: Provides the orchestrator client for each caller.
-    max_calls: Maximum number of concurrent executions.
+    max_calls: Maximum number of concurrent executions, of which each caller has its share.
     call_s: Maximum duration of an execution.
+    auth: The permitted callers.
     """
 
-    def __init__(self, callers: Callers, *, max_calls: int, call_s: float) -> None:
+    def __init__(self, callers: Callers, *, max_calls: int, call_s: float, auth: Auth) -> None:
         self._callers = callers
         self._max_calls = max_calls
         self._call_s = call_s
-        self._running = 0
+        self._auth = auth
+        self._places = Shares(max_calls)
 
     @staticmethod
     def new_request_id() -> str:
@@ -50,17 +54,19 @@ class Executions:
         self, context: Context, request: execution_pb2.SystemRequest, progress: Progress
     ) -> execution_pb2.SystemResponse:
         """Run a request. Raises the error of a request that did not run, or Cancelled if the client disconnected."""
-        if self._running >= self._max_calls:
+        owner = owner_of(context.request, self._auth)
+        if not self._places.begin(owner):
             raise Overloaded(
-                f"{self._running} tool calls run, at most {self._max_calls} may", retry_after_s=RETRY_AFTER_S
+                f"{self._max_calls - self._places.free} tool calls run, {self._places.held_by(owner)} of them for this "
+                f"caller; at most {self._max_calls} may, and each caller has its share of them",
+                retry_after_s=RETRY_AFTER_S,
             )
         self._limit_time(request)
-        self._running += 1
         try:
             with visit_of(context.request).holding():
                 return await self._follow(context, request, progress)
         finally:
-            self._running -= 1
+            self._places.end(owner)
         raise Cancelled("the client left before the answer was complete")
 
     def _limit_time(self, request: execution_pb2.SystemRequest) -> None:

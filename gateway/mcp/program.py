@@ -43,6 +43,6 @@ async def _serve_stdio(settings: McpSettings, address: str) -> None:
 async def serve_http(settings: McpSettings, address: str, announce: Callable[[str], None]) -> None:
     """Serve over HTTP until a signal ends the program."""
     async with open_server(settings, address) as (server, callers):
-        app = McpApp(server, settings, callers.refuse_unknown)
+        app = McpApp(server, settings, callers)
         async with app.running():
             await serve_app(app, settings, PATH, announce)

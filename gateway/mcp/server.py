@@ -56,7 +56,7 @@ async def open_server(settings: McpSettings, address: str) -> AsyncIterator[tupl
     """Yield a server for the deployment whose orchestrator is at this address, and the server's callers."""
     async with AsyncClient(address, timeout_s=settings.call_s) as client:
         callers = Callers(client)
-        executions = Executions(callers, max_calls=settings.max_calls, call_s=settings.call_s)
+        executions = Executions(callers, max_calls=settings.max_calls, call_s=settings.call_s, auth=settings.auth)
         yield make_server(callers, Tools(executions, callers)), callers
 
 

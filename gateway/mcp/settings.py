@@ -18,8 +18,3 @@ class McpSettings(DoorSettings):
     max_calls: int = Field(64, ge=1, description="tool calls that run at once; more are refused")
     max_message_bytes: int = Field(1024 * 1024, ge=1024, description="largest message taken, over HTTP or stdio")
     max_sessions: int = Field(1024, ge=1, description="open sessions; one more is refused")
-
-    @property
-    def sessions_per_caller(self) -> int:
-        """Maximum number of open sessions per caller."""
-        return max(1, self.max_sessions // 2)

@@ -1,35 +1,135 @@
-"""Reads the body of a request within its limits: as a whole, or a file part by part."""
+"""Reads the bodies of requests within their limits: as a whole, or a file part by part."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import ParamSpec, TypeVar
 
-import anyio
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from gateway.web.refusal import Refusal
+from gateway.web.refusal import Refusal, overloaded
+from gateway.web.settings import DoorSettings
+from pagantic_common.domain.calls.shares import Shares
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.workers.fair_places import FairPlaces
+
+# Work on a body of this size takes a few milliseconds on the event loop. A thread for it would cost more.
+SMALL_BYTES = 64 * 1024
+THREADS = 2
+# Each value of a body takes memory, and time for its checks: about as many fit into a body of 1 MiB of usual JSON.
+MAX_VALUES = 50_000
+UPLOAD_S = 3600.0
+# A text, or a character that begins a list, an object or a further value. A text without an end goes to the end.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+ParamsT = ParamSpec("ParamsT")
+ResultT = TypeVar("ResultT")
 
 
-async def read_body(receive: Receive, *, max_bytes: int, read_s: float) -> bytes:
-    """Return the body.
+class Bodies:
+    """The limits of all bodies of a server: their size and time, and the memory and the threads that callers share.
 
-    Raises Refusal if the body is too large or too slow, or ClientDisconnect if the client disconnected.
+    Args:
+        settings: The limits that all servers have.
+        max_bytes: Largest body of a request.
     """
-    body = bytearray()
-    with anyio.move_on_after(read_s):
-        while True:
+
+    def __init__(self, settings: DoorSettings, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.read_s = settings.read_s
+        self.memory = Shares(max(settings.max_bodies_bytes, max_bytes))
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
+        self.places = FairPlaces(THREADS, of_owner=1, resource="a thread that reads bodies")
+
+
+class RequestBody:
+    """The body of a running request. Its bytes count in the memory of all bodies until the request ends.
+
+    Args:
+        bodies: The limits of all bodies.
+        owner: The caller, or None for the only user of a local system.
+    """
+
+    def __init__(self, bodies: Bodies, owner: str | None) -> None:
+        self._bodies = bodies
+        self._owner = owner
+        self._held_bytes = 0
+
+    async def read(self, request: Request, receive: Receive) -> bytes:
+        """Return the body.
+
+        Raises Refusal if the body is too large or too slow, or if the bodies of running requests leave no memory for
+        it; raises ClientDisconnect if the client disconnected.
+        """
+        self._hold(int(request.headers.get("content-length") or 0))
+        try:
+            async with asyncio.timeout(self._bodies.read_s):
+                return await self._receive_all(receive)
+        except TimeoutError:
+            raise Refusal(408, f"the body did not arrive within {self._bodies.read_s:g} s: send it again") from None
+
+    async def _receive_all(self, receive: Receive) -> bytes:
+        body = bytearray()
+        has_more = True
+        while has_more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             body += message.get("body", b"")
-            if len(body) > max_bytes:
-                raise Refusal(413, f"the body has more than {max_bytes} bytes: send less")
-            if not message.get("more_body", False):
-                return bytes(body)
-    raise Refusal(408, f"the body did not arrive within {read_s:g} s: send it again")
+            self._hold(len(body))
+            has_more = message.get("more_body", False)
+        return bytes(body)
+
+    def _hold(self, size_bytes: int) -> None:
+        if size_bytes > self._bodies.max_bytes:
+            raise Refusal(413, f"the body has more than {self._bodies.max_bytes} bytes: send less")
+        missing_bytes = size_bytes - self._held_bytes
+        if missing_bytes <= 0:
+            return
+        if not self._bodies.memory.begin(self._owner, missing_bytes):
+            raise overloaded(
+                f"the body has {size_bytes} bytes, which do not fit into the caller's share of the memory for the "
+                "bodies of running requests: try later"
+            )
+        self._held_bytes += missing_bytes
+
+    def release(self) -> None:
+        """Free the memory of the body, because its request has ended."""
+        self._bodies.memory.end(self._owner, self._held_bytes)
+        self._held_bytes = 0
+
+    async def work_on(
+        self, body: bytes, work: Callable[ParamsT, ResultT], *args: ParamsT.args, **options: ParamsT.kwargs
+    ) -> ResultT:
+        """Return the result of synchronous work on a body, which runs in a thread if the body is large.
+
+        Raises Overloaded if too many bodies wait for a thread.
+        """
+        if len(body) <= SMALL_BYTES:
+            return work(*args, **options)
+        async with self._bodies.places.place(self._owner) as place:
+            running = self._bodies.threads.submit(work, *args, **options)
+            place.keep_until(running)  # A thread goes on if its caller leaves.
+            return await asyncio.wrap_future(running)
+
+
+def check_values(body: bytes) -> None:
+    """Raise InvalidRequest if a body of JSON has more than MAX_VALUES values, before they take memory.
+
+    An empty list or object counts as two values.
+    """
+    if body.count(b",") + body.count(b"[") + body.count(b"{") < MAX_VALUES:
+        return
+    count = 1
+    for token in _TOKENS.finditer(body):
+        count += not token[0].startswith(b'"')
+        if count > MAX_VALUES:
+            raise InvalidRequest(f"the body has more than {MAX_VALUES} values: send less")
 
 
 class Upload:
@@ -39,10 +139,13 @@ class Upload:
     receive: Returns the messages of the request.
     max_bytes: Maximum size of the file.
     read_s: Longest time in seconds that the client may be silent.
+    whole_s: Longest time in seconds until the whole file is read.
     """
 
-    def __init__(self, receive: Receive, *, max_bytes: int, read_s: float) -> None:
+    def __init__(self, receive: Receive, *, max_bytes: int, read_s: float, whole_s: float = UPLOAD_S) -> None:
         self._receive = receive
+        self._whole_s = whole_s
+        self._ends_at_s = time.monotonic() + whole_s
         self._max_bytes = max_bytes
         self._read_s = read_s
         self._is_read = asyncio.Event()
@@ -89,11 +192,15 @@ class Upload:
             self._is_read.set()
 
     async def _next(self) -> bytes:
+        left_s = self._ends_at_s - time.monotonic()
         try:
-            async with asyncio.timeout(self._read_s):
+            async with asyncio.timeout(min(self._read_s, left_s)):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(408, f"no byte of the file came for {self._read_s:g} s: send it again") from None
+            reason = f"no byte of the file came for {self._read_s:g} s: send it again"
+            if left_s < self._read_s:
+                reason = f"the file did not arrive within {self._whole_s:g} s: send a smaller one"
+            raise Refusal(408, reason) from None
         if message["type"] == "http.disconnect":
             self._is_read.set()
             raise ClientDisconnect

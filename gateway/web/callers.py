@@ -1,12 +1,24 @@
-"""Finds the API key of a request, and provides the orchestrator client that sends the key."""
+"""Finds the API key of a request, has it checked, and provides the orchestrator client that sends the key."""
 
 from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections import OrderedDict
 
 from starlette.requests import Request
 
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import PaganticError, Unauthenticated
+from pagantic_common.client.credentials import has_key
+from pagantic_common.domain.addresses import peer_of
+from pagantic_common.domain.errors import ErrorCode, Overloaded, PermissionDenied, Unavailable
+from pagantic_common.settings import Auth
 
+KNOWN_S = 10.0
+MAX_KNOWN = 4096
+CHECK_S = 12.0  # Somewhat longer than a client waits for an orchestrator that starts again.
 _SCHEME = "bearer "
 
 
@@ -23,6 +35,30 @@ def api_key_of(request: Request | None) -> str:
     return header[len(_SCHEME) :].strip()
 
 
+def owner_of(request: Request | None, auth: Auth, *, is_key_checked: bool = True) -> str | None:
+    """Return the name under which a caller has its share of a server: that of its key, or else of its peer.
+
+    A key that nobody has checked gives no share, because a caller can make up any number of keys. Local callers are one
+    user, None, who shares with nobody.
+    """
+    if request is None or auth is Auth.LOCAL:
+        return None
+    key = api_key_of(request) if is_key_checked else ""
+    if key:
+        return f"key {hash_of(key)}"
+    return f"peer {peer_of(request.client.host) if request.client else ''}"
+
+
+def is_key_lent(request: Request, auth: Auth) -> bool:
+    """Return whether a local caller without a key calls with the key of the server, which lends it no scope admin."""
+    return auth is Auth.LOCAL and has_key(os.environ) and not api_key_of(request)
+
+
+def hash_of(key: str) -> str:
+    """Return the SHA-256 of a key, in hexadecimal digits."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
 class Callers:
     """Clients of the orchestrator, with a client for each key, over a shared connection.
 
@@ -32,6 +68,8 @@ class Callers:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
+        self._known_until_s: OrderedDict[str, float] = OrderedDict()
+        self._checks: dict[str, asyncio.Task[None]] = {}
 
     def client_for(self, request: Request | None) -> AsyncClient:
         """Return the client of a request's caller. Raises InvalidRequest if the key may not be forwarded."""
@@ -41,10 +79,40 @@ class Callers:
         return self._client.for_caller(key)
 
     async def refuse_unknown(self, request: Request) -> None:
-        """Raise Unauthenticated if the orchestrator does not know a request's key."""
-        try:
-            await self.client_for(request).list_prompt_templates()
-        except Unauthenticated:
-            raise
-        except PaganticError:  # The key is known or cannot be checked now. In that case, each call reports the reason.
+        """Raise Unauthenticated if the orchestrator does not know a request's key.
+
+        A key stays known for KNOWN_S, and is checked once at a time. Raises the error of a check that fails.
+        """
+        key = api_key_of(request)
+        if not key:
             return
+        name = hash_of(key)
+        if self._known_until_s.get(name, 0.0) > time.monotonic():
+            return
+        check = self._checks.get(name)
+        if check is None:
+            check = asyncio.create_task(self._check(self.client_for(request), name))
+            self._checks[name] = check
+            check.add_done_callback(lambda ended: self._end_check(name, ended))
+        await asyncio.shield(check)
+
+    def _end_check(self, name: str, ended: asyncio.Task[None]) -> None:
+        del self._checks[name]
+        if not ended.cancelled():
+            ended.exception()  # The callers may have left, so that nobody else reads the exception.
+
+    async def _check(self, client: AsyncClient, name: str) -> None:
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await client.list_prompt_templates()
+        except TimeoutError:
+            raise Unavailable("the orchestrator did not check the API key in time: try again") from None
+        except PermissionDenied:
+            pass  # The key is known, and has another scope.
+        except Overloaded as error:
+            if error.code is not ErrorCode.QUOTA_RATE:  # Calls are counted for known keys alone.
+                raise
+        self._known_until_s[name] = time.monotonic() + KNOWN_S
+        self._known_until_s.move_to_end(name)
+        if len(self._known_until_s) > MAX_KNOWN:
+            self._known_until_s.popitem(last=False)

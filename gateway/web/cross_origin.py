@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.web.entry import LOCAL_NAMES, host_name_of, is_known_host
+from gateway.web.entry import is_known_host, names_of_server
 from gateway.web.settings import DoorSettings
 
 METHODS = "DELETE, GET, PATCH, POST"
@@ -36,7 +36,7 @@ class CrossOrigin:
 
     def __init__(self, settings: DoorSettings) -> None:
         self._origins = frozenset(settings.allowed_origins)
-        self._hosts = LOCAL_NAMES | {host_name_of(settings.host)} | {name.lower() for name in settings.allowed_hosts}
+        self._hosts = names_of_server(settings)
 
     async def open(self, scope: Scope, receive: Receive, send: Send) -> Send | None:
         """Answer a preflight and return None, or return a `send` that adds the headers for the page of a request.

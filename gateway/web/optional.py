@@ -6,8 +6,10 @@ from functools import cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, model_validator
+from pydantic_core import PydanticCustomError
 
 _EMPTY: tuple[Any, ...] = ("", [], {})
+MAX_FIELDS = 256  # An object with an unknown field has an error for each unknown field.
 
 
 class OptionalFields(BaseModel):
@@ -24,6 +26,12 @@ class OptionalFields(BaseModel):
     def _leave_out_absent(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        if len(value) > MAX_FIELDS:
+            raise PydanticCustomError(
+                "too_long",
+                "the object has {count} fields: at most {maximum} are permitted",
+                {"count": len(value), "maximum": MAX_FIELDS},
+            )
         optional = _optional_names(cls)
         return {
             name: content

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+RETRY_AFTER_S = 1
+
 
 class Refusal(Exception):
     """Raised to reject a request before any work is done for it.
@@ -20,3 +22,8 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.headers = headers
+
+
+def overloaded(message: str) -> Refusal:
+    """Return the refusal of a request that may be sent again soon."""
+    return Refusal(503, message, {"retry-after": str(RETRY_AFTER_S)})

@@ -10,10 +10,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from gateway.web.connections import BoundedProtocol, Connections
 from gateway.web.probes import answering_probes
 from gateway.web.settings import DoorSettings
 from pagantic_common.domain.addresses import address_of
@@ -71,13 +74,13 @@ def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
     """Return the HTTP server for an application, with limits on its requests."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, Connections(settings))),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.max_connections,
+        headers=[("x-content-type-options", "nosniff")],
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=round(settings.drain_s),
     )

@@ -30,8 +30,14 @@ class DoorSettings(BaseSettings):
     tls: Tls = Field(Tls.OFF, description="what encrypts connections: off (nothing), or mesh (what runs around it)")
     allowed_hosts: _Names = Field((), description="further values of the header Host, without port, comma-separated")
     allowed_origins: _Names = Field((), description="further values of the header Origin, comma-separated")
+    read_s: float = Field(10.0, gt=0, le=600, description="longest time to read a request's head or its body, seconds")
     max_streams: int = Field(256, ge=1, description="HTTP requests and streams at once; more are refused")
-    max_connections: int = Field(512, ge=1, description="HTTP connections at once; requests on more are refused")
+    max_connections: int = Field(
+        512, ge=1, description="HTTP connections at once; one more replaces a silent one or is closed"
+    )
+    max_bodies_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="most bytes of the bodies of running requests together"
+    )
     drain_s: float = Field(5.0, ge=0, le=600, description="how long running calls may go on after SIGTERM, seconds")
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Hosts and ports, in the forms that gRPC, URLs, sockets and settings have for them."""
+"""Hosts and ports, in the forms that gRPC, URLs, sockets, settings and shares of callers have for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from pagantic_common.domain.defaults import HOST
 
 ANY_HOSTS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
+_IPV6_PREFIX: Final = 64  # A provider gives each of its customers a network of at least this size.
 
 
 def bare_host(host: str) -> str:
@@ -28,3 +29,16 @@ def address_of(host: str, port: int) -> str:
 def caller_address(host: str, port: int) -> str:
     """Return the address at which programs of this machine call a server that listens on a host."""
     return address_of(HOST if bare_host(host) in ANY_HOSTS else host, port)
+
+
+def peer_of(host: str) -> str:
+    """Return the name of the peer at an address. All addresses of an IPv6 network of 64 bits are one peer."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), _IPV6_PREFIX), strict=False))

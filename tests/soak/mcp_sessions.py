@@ -70,7 +70,7 @@ async def serve(address):
     """Serve, and answer each line on stdin with what is open."""
     settings = McpSettings(drain_s=0, max_sessions=100_000, max_calls=10_000, max_streams=10_000)
     async with open_server(settings, address) as (server, callers):
-        app = McpApp(server, settings, callers.refuse_unknown, session_idle_s=86_400)
+        app = McpApp(server, settings, callers, session_idle_s=86_400)
         async with app.running(), returning_freed_memory(), serving_app(app, settings) as url:
             say(url)
             while await asyncio.to_thread(sys.stdin.readline):

@@ -8,7 +8,7 @@ import types
 from dataclasses import dataclass
 from typing import Annotated, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Le, MinLen
+from annotated_types import Ge, Le
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from gateway.http.openai.forms import Form, read_form
 from gateway.http.serving import described_operations
 from gateway.http.settings import HttpSettings
+from gateway.web.forms import Items
 from pagantic.common.v1 import message_pb2
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import decision_pb2, event_pb2, execution_pb2, session_pb2
@@ -265,7 +266,7 @@ def values_of(annotation, metadata=()):
 def _container_of(kind, value, metadata):
     if kind is dict:
         return {"a": value}
-    return [value] * max((limit.min_length for limit in metadata if isinstance(limit, MinLen)), default=1)
+    return [value] * max((limit.minimum or 1 for limit in metadata if isinstance(limit, Items)), default=1)
 
 
 def _scalars_of(annotation, metadata):

@@ -148,9 +148,9 @@ async def serving_app(app, settings):
 @asynccontextmanager
 async def serving_mcp(world, **fields):
     """Serve a deployment to clients of the protocol."""
-    times = {name: fields.pop(name) for name in ("read_s", "session_idle_s") if name in fields}
+    times = {name: fields.pop(name) for name in ("session_idle_s",) if name in fields}
     settings = McpSettings(drain_s=0, **fields)
     async with open_server(settings, world.address) as (server, callers):
-        app = McpApp(server, settings, callers.refuse_unknown, **times)
+        app = McpApp(server, settings, callers, **times)
         async with app.running(), serving_app(app, settings) as url, httpx.AsyncClient() as http:
             yield Served(url, app, world, http)

@@ -11,7 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, Notes, has_more_tools
+from gateway.http.openai.forms import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    Form,
+    MoreFields,
+    Notes,
+    has_more_tools,
+)
+from gateway.web.forms import Items
 
 _FIELDS_OF_BLOCK = {
     "image": ("source",),
@@ -53,7 +64,7 @@ class BlockForm(Form):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | list[TextBlock] | None = None
+    content: str | Annotated[list[TextBlock], Items(MAX_PARTS)] | None = None
 
     def unused(self) -> Iterable[str]:
         """Return the fields of other types of blocks."""
@@ -64,7 +75,7 @@ class TurnForm(Form):
     """A message of the conversation so far."""
 
     role: Literal["system", "user", "assistant"]
-    content: str | list[BlockForm]
+    content: str | Annotated[list[BlockForm], Items(MAX_PARTS)]
 
 
 class ClientToolForm(Form):
@@ -132,15 +143,15 @@ class MessagesForm(Form):
     """A request to `/v1/messages`."""
 
     model: str
-    messages: Annotated[list[TurnForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[TurnForm], Items(MAX_MESSAGES, minimum=1)]
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-    system: str | list[TextBlock] | None = None
-    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    system: str | Annotated[list[TextBlock], Items(MAX_PARTS)] | None = None
+    stop_sequences: Annotated[list[str], Items(MAX_STOPS)] | None = None
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
-    tools: list[ClientToolForm] | None = None
+    tools: Annotated[list[ClientToolForm], Items(MAX_TOOLS)] | None = None
     tool_choice: ChoiceForm | None = None
     thinking: ThinkingForm | None = None
     output_config: OutputForm | None = None

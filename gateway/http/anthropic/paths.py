@@ -19,7 +19,7 @@ from gateway.http.anthropic.answers import (
 )
 from gateway.http.anthropic.forms import CountTokensForm, MessagesForm
 from gateway.http.anthropic.requests import system_request_of
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.failures import OpenAIError
 from gateway.http.openai.answers import completed
 from gateway.http.openai.counting import count_prompt
@@ -89,8 +89,8 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer a conversation."""
-        form = read_form(read_object(body), MessagesForm)
-        sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), MessagesForm)
+        sent = await apart(body, system_request_of, form, settings.alias_of(form.model), settings.call_s)
         take_request_id(sent, request)
         name = await default_name.or_sent(form.model, client, request)
         head = MessageHead(f"msg_{sent.request_id}", name, form.ignored)
@@ -100,8 +100,8 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
 
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a message would read."""
-        form = read_form(read_object(body), CountTokensForm)
-        sent = system_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), CountTokensForm)
+        sent = await apart(body, system_request_of, form, settings.alias_of(form.model), settings.call_s)
         answer: CountedTokens = {"input_tokens": await count_prompt(client, sent)}
         return JSONResponse(naming_ignored(answer, form))
 

@@ -46,7 +46,7 @@ _ORCHESTRATOR = MappingProxyType(
         401: "The API key is missing, unknown or expired.",
         404: "A model, execution or other thing that the request names does not exist.",
         409: "The state of things does not allow it, or the request id is taken by another request.",
-        415: "The body has a content type other than JSON, or a content encoding.",
+        415: "The body has a content type other than JSON, or a content encoding, or a web page does not name JSON.",
         422: "The request is understood, and cannot be done as it is.",
         429: "A rate, a concurrency or a budget is used up.",
         499: "The execution was cancelled.",
@@ -116,7 +116,7 @@ def _described(
         "tags": [operation.dialect.name],
         "parameters": [*_path_parameters(operation), *map(_parameter, operation.parameters)],
         "responses": {"200": _answer(operation, operations), **_failures_of(operation)},
-        "security": keys if operation.access is Access.KEY else [],
+        "security": keys if operation.needs_key else [],
     }
     if operation.form is not None:
         described["requestBody"] = _body(operation, operation.form)
@@ -161,7 +161,7 @@ def _answer(operation: Operation, operations: Sequence[Operation]) -> dict[str, 
         # OpenAPI 3.1 cannot describe the parts of a stream. `itemSchema` of version 3.2 has the same meaning.
         content[kind] = {"schema": {"type": "string"}, "x-itemSchema": _reference_to(operation.events)}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
-    if operation.access is Access.KEY:
+    if operation.needs_key:
         answer["headers"] = _REQUEST_ID
     if operation.makes:
         answer["links"] = dict(_links(operation, operations))
@@ -181,7 +181,7 @@ def _failures_of(operation: Operation) -> dict[str, Any]:
     """Return the error responses of an operation by status, as references except for probes."""
     if operation.access is Access.PROBE:
         return {"503": {"description": "Not now.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
-    statuses = _STATUSES if operation.access is Access.KEY else _DOOR
+    statuses = _STATUSES if operation.needs_key else _DOOR
     name = operation.dialect.error.__name__
     return {str(status): {"$ref": f"#/components/responses/{name}{status}"} for status in statuses}
 

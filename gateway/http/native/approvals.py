@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import read_count, read_message, read_object
+from gateway.http.bodies import apart, read_count, read_message, read_object
 from gateway.http.native.executions import plain
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
@@ -73,7 +73,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Approve or reject a tool call."""
-    decision = read_message(read_object(body), pb.ResolveApprovalRequest)
+    decision = await apart(body, read_message, read_object(body), pb.ResolveApprovalRequest)
     for name, value in request.path_params.items():
         if getattr(decision, name) not in ("", value):
             raise InvalidRequest(f"{name} of the body is not {value[:128]!r} as in the path: leave it out of the body")

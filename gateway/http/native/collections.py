@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import Done, read_message, read_object
+from gateway.http.bodies import Done, apart, read_message, read_object
 from gateway.http.native.executions import plain
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
@@ -56,7 +56,7 @@ async def _list(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
     """Make an empty collection."""
-    create_request = read_message(read_object(body), pb.CreateCollectionRequest)
+    create_request = await apart(body, read_message, read_object(body), pb.CreateCollectionRequest)
     return JSONResponse(plain(await client.create_collection(create_request)))
 
 
@@ -68,7 +68,7 @@ async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 async def _search(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Find the chunks that fit a query best."""
-    search_request = read_message(read_object(body), pb.RetrieveRequest)
+    search_request = await apart(body, read_message, read_object(body), pb.RetrieveRequest)
     name = request.path_params["collection"]
     if search_request.policy.collection not in ("", name):
         raise InvalidRequest("policy.collection is not that of the path: leave it out of the body")

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape
 from gateway.http.native.executions import plain
-from gateway.http.operations import NATIVE, Operation
+from gateway.http.operations import NATIVE, Access, Operation
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
@@ -51,10 +51,28 @@ def deployment_operations() -> list[Operation]:
     """Return the operations of tools, replicas and models."""
     return [
         Operation(NATIVE, "GET /v1/tools", _tools, "listTools", answer=pb.ListToolsResponse),
-        Operation(NATIVE, "GET /v1/replicas", _replicas, "listReplicas", answer=pb.ListReplicasResponse),
-        Operation(NATIVE, "POST /v1/models/{name:path}/load", _load, "loadModel", answer=pb.LoadModelResponse),
-        Operation(NATIVE, "POST /v1/models/{name:path}/unload", _unload, "unloadModel", answer=pb.UnloadModelResponse),
-        Operation(NATIVE, "GET /v1/pulled-models", _pulled, "listPulledModels", answer=ModelsOfMachine),
+        Operation(
+            NATIVE, "GET /v1/replicas", _replicas, "listReplicas", answer=pb.ListReplicasResponse, access=Access.ADMIN
+        ),
+        Operation(
+            NATIVE,
+            "POST /v1/models/{name:path}/load",
+            _load,
+            "loadModel",
+            answer=pb.LoadModelResponse,
+            access=Access.ADMIN,
+        ),
+        Operation(
+            NATIVE,
+            "POST /v1/models/{name:path}/unload",
+            _unload,
+            "unloadModel",
+            answer=pb.UnloadModelResponse,
+            access=Access.ADMIN,
+        ),
+        Operation(
+            NATIVE, "GET /v1/pulled-models", _pulled, "listPulledModels", answer=ModelsOfMachine, access=Access.ADMIN
+        ),
     ]
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import read_message, read_object
+from gateway.http.bodies import apart, read_message, read_object
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
@@ -30,7 +30,9 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Run a request. With `Accept: text/event-stream`, the answer consists of the request's events."""
-        system_request = read_request(read_object(body), request.scope["request_id"], settings.call_s)
+        system_request = await apart(
+            body, read_request, read_object(body), request.scope["request_id"], settings.call_s
+        )
         request.scope["request_id"] = system_request.request_id
         if _wants_events(request):
             return stream_events(client.stream(system_request), EventIds())

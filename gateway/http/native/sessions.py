@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import Done, read_count, read_message, read_object
+from gateway.http.bodies import Done, apart, read_count, read_message, read_object
 from gateway.http.native.executions import plain
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
@@ -81,7 +81,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Set and remove values of a conversation."""
-    changes = read_message(read_object(body), pb.UpdateSessionRequest)
+    changes = await apart(body, read_message, read_object(body), pb.UpdateSessionRequest)
     session_id = request.path_params["session_id"]
     if changes.session_id not in ("", session_id):
         raise InvalidRequest("session_id of the body is not that of the path: leave it out of the body")

@@ -87,7 +87,7 @@ class LineHead:
     """The common fields of every line of an answer.
 
     Args:
-    model: The client's name for the model.
+    model: The name of the model that the client sent, or the name of the default model.
     created_at: The time of the request in RFC 3339 format.
     is_chat: Whether the answer is a message, for `/api/chat`, or a text, for `/api/generate`.
     ignored: Fields of the request that have no effect.

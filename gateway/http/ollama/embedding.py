@@ -10,15 +10,16 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.ollama.answers import OLLAMA
 from gateway.http.ollama.models import name_in_use
-from gateway.http.openai.forms import Form, IgnoredFields, naming_ignored, read_form
-from gateway.http.openai.models import find_model
+from gateway.http.openai.forms import MAX_INPUTS, Form, IgnoredFields, naming_ignored, read_form
+from gateway.http.openai.models import DefaultName, find_model
 from gateway.http.operations import Operation
-from gateway.http.pooling import MAX_INPUTS, shortened
+from gateway.http.pooling import shortened
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
+from gateway.web.forms import Items
 from pagantic.inference.v1 import inference_service_pb2
 from pagantic_common.client import AsyncClient
 
@@ -27,7 +28,7 @@ class EmbedForm(Form):
     """A request to `/api/embed`. A text that is too long for the model is an error, so `truncate` has no effect."""
 
     model: str
-    input: str | Annotated[list[str], Field(max_length=MAX_INPUTS)] = ""
+    input: str | Annotated[list[str], Items(MAX_INPUTS)] = ""
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -58,6 +59,7 @@ class OllamaEmbedding(AnswerShape):
 
 def embedding_operations(settings: HttpSettings) -> list[Operation]:
     """Return the operations of embeddings."""
+    default_name = DefaultName(settings, "embed")
 
     async def make(client: AsyncClient, model: str, texts: Sequence[str]) -> inference_service_pb2.EmbedResponse:
         """Return the vectors of texts. Raises NotFound for an unknown model, also if there are no texts."""
@@ -68,17 +70,17 @@ def embedding_operations(settings: HttpSettings) -> list[Operation]:
             await find_model(client, settings, name)
         return inference_service_pb2.EmbedResponse()
 
-    async def embed(client: AsyncClient, _request: Request, body: bytes) -> Answer:
+    async def embed(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Make vectors of texts."""
         began_ns = time.monotonic_ns()
-        form = read_form(read_object(body), EmbedForm)
+        form = await apart(body, read_form, read_object(body), EmbedForm)
         texts = form.input
         if isinstance(texts, str):
             texts = [texts] if texts else []
         response = await make(client, form.model, texts)
         vectors = [list(shortened(embedding.values, form.dimensions)) for embedding in response.embeddings]
         answer: OllamaEmbeddings = {
-            "model": form.model,
+            "model": await default_name.or_sent(form.model, client, request),
             "embeddings": vectors,
             "total_duration": time.monotonic_ns() - began_ns,
             "load_duration": 0,
@@ -88,7 +90,7 @@ def embedding_operations(settings: HttpSettings) -> list[Operation]:
 
     async def embed_one(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Make the vector of a text."""
-        form = read_form(read_object(body), OldEmbedForm)
+        form = await apart(body, read_form, read_object(body), OldEmbedForm)
         response = await make(client, form.model, [form.prompt] if form.prompt else [])
         vectors = [list(embedding.values) for embedding in response.embeddings]
         answer: OllamaEmbedding = {"embedding": vectors[0] if vectors else []}

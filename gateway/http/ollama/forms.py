@@ -10,7 +10,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, Form, MoreFields, ToolForm
+from gateway.http.openai.forms import (
+    MAX_CALLS,
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_STOPS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    Form,
+    MoreFields,
+    ToolForm,
+)
+from gateway.web.forms import Items
 
 _FIELDS_OF_ROLE = {"assistant": ("thinking", "tool_calls"), "tool": ("tool_name", "tool_call_id")}
 FILL_CONTEXT = -2  # In Ollama, this number of tokens means the rest of the context window, and -1 means no limit.
@@ -25,7 +36,7 @@ class OptionsForm(Form):
     min_p: float | None = None
     seed: int | None = None
     num_predict: Annotated[int, Field(ge=FILL_CONTEXT, le=MAX_TOKENS)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: str | Annotated[list[str], Items(MAX_STOPS)] | None = None
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -73,8 +84,8 @@ class OllamaTurnForm(Form):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
-    images: list[str] | None = None
-    tool_calls: list[ToolCallForm] | None = None
+    images: Annotated[list[str], Items(MAX_PARTS)] | None = None
+    tool_calls: Annotated[list[ToolCallForm], Items(MAX_CALLS)] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
 
@@ -86,15 +97,15 @@ class OllamaTurnForm(Form):
 class OllamaChatForm(OllamaForm):
     """A request to `/api/chat`. Without messages, it loads the model."""
 
-    messages: Annotated[list[OllamaTurnForm], Field(max_length=MAX_MESSAGES)] | None = None
-    tools: list[ToolForm] | None = None
+    messages: Annotated[list[OllamaTurnForm], Items(MAX_MESSAGES)] | None = None
+    tools: Annotated[list[ToolForm], Items(MAX_TOOLS)] | None = None
 
 
 class GenerateForm(OllamaForm):
     """A request to `/api/generate`. Without a prompt and images, it loads the model."""
 
     prompt: str = ""
-    images: list[str] | None = None
+    images: Annotated[list[str], Items(MAX_PARTS)] | None = None
     system: str | None = None
     raw: bool | None = None
     suffix: str | None = None

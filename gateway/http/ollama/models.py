@@ -17,6 +17,7 @@ from gateway.http.openai.models import ModelObject, find_model
 from gateway.http.operations import Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
+from gateway.web.callers import is_key_lent
 from pagantic.common.v1 import message_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest, PermissionDenied
@@ -105,12 +106,13 @@ def model_operations(settings: HttpSettings) -> list[Operation]:
         listed: OllamaModelList = {"models": [_tag(model) for model in [*await client.list_models(), *aliases]]}
         return JSONResponse(listed)
 
-    async def ps(client: AsyncClient, _request: Request, _body: bytes) -> Answer:
+    async def ps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         """List the models in memory."""
         models = [model for model in await client.list_models() if model.digest]
-        with suppress(PermissionDenied):  # Only an operator may know which models are loaded; others see all.
-            loaded = await _loaded_names(client)
-            models = [model for model in models if model.name in loaded]
+        if not is_key_lent(request, settings.auth):
+            with suppress(PermissionDenied):  # Only an operator may know which models are loaded; others see all.
+                loaded = await _loaded_names(client)
+                models = [model for model in models if model.name in loaded]
         listed: LoadedModelList = {"models": list(map(_loaded, models))}
         return JSONResponse(listed)
 

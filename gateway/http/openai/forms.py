@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
 from gateway.http.bodies import SCHEMAS, AnswerShape
+from gateway.web.forms import Items
 from gateway.web.optional import OptionalFields
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
@@ -23,6 +24,12 @@ MAX_TOP_LOGPROBS = 20
 MAX_MESSAGES = 10_000
 MAX_NOTES = 16
 MAX_NOTE_CHARS = 512
+MAX_PARTS = 1024
+MAX_TOOLS = 256
+MAX_CALLS = 128
+MAX_NAMES = 16
+MAX_BIASES = 1024
+MAX_INPUTS = 2048
 MAX_TOKENS = (1 << 31) - 1
 MAX_IGNORED = 64
 MAX_PATH_CHARS = 256
@@ -99,7 +106,7 @@ def _paths_inside(name: str, value: Any) -> Iterator[str]:
 
 Notes = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=MAX_NOTE_CHARS)]],
-    Field(max_length=MAX_NOTES),
+    Items(MAX_NOTES),
 ]
 # The JSON of a SystemRequest, whose schema is in the API document.
 MoreFields = Annotated[
@@ -155,10 +162,10 @@ class MessageForm(Form):
     """A message of the conversation so far."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], Items(MAX_PARTS)] | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[CallForm] | None = None
+    tool_calls: Annotated[list[CallForm], Items(MAX_CALLS)] | None = None
     tool_call_id: str | None = None
 
     def unused(self) -> Iterable[str]:
@@ -224,7 +231,7 @@ class AllowedTools(Form):
     """The subset of the given tools that may be called."""
 
     mode: Literal["auto", "required"] = "auto"
-    tools: list[AllowedTool] | None = None
+    tools: Annotated[list[AllowedTool], Items(MAX_TOOLS)] | None = None
 
     @property
     def function_names(self) -> frozenset[str]:
@@ -297,10 +304,10 @@ class AnswerForm(Form):
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
+    stop: str | Annotated[list[str], Items(MAX_STOPS)] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], Items(MAX_BIASES)] | None = None
     response_format: ResponseFormat | None = None
     pagantic: MoreFields | None = None
 
@@ -317,16 +324,16 @@ class AnswerForm(Form):
 class ChatForm(AnswerForm):
     """A request to `/v1/chat/completions`."""
 
-    messages: Annotated[list[MessageForm], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[MessageForm], Items(MAX_MESSAGES, minimum=1)]
     max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     reasoning_effort: str | None = None
-    tools: list[ToolForm] | None = None
+    tools: Annotated[list[ToolForm], Items(MAX_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | ToolChoiceForm | None = None
-    functions: list[FunctionForm] | None = None
+    functions: Annotated[list[FunctionForm], Items(MAX_TOOLS)] | None = None
     function_call: Literal["auto", "none"] | NamedFunction | None = None
-    modalities: list[str] | None = None
+    modalities: Annotated[list[str], Items(MAX_NAMES)] | None = None
     store: bool | None = None
     metadata: Notes | None = None
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from gateway.http.openai.forms import Notes
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound
 from pagantic_common.domain.ids import is_id
 
 KIND_KEY, ECHO_KEY = "openai.object", "openai.request"
+EchoT = TypeVar("EchoT", bound=BaseModel)
+_NOTES: TypeAdapter[dict[str, str]] = TypeAdapter(Notes)
 
 
 def keep(sent: execution_pb2.SystemRequest, kind: str, echo: Mapping[str, Any]) -> None:
@@ -29,10 +34,26 @@ def echo_metadata(echo: Mapping[str, Any]) -> dict[str, str]:
     return {ECHO_KEY: json.dumps(echo, ensure_ascii=False)}
 
 
-def echo_of(execution: execution_pb2.Execution) -> dict[str, Any]:
-    """Return the repeated parts of the object that an execution represents."""
-    echo: dict[str, Any] = json.loads(execution.metadata[ECHO_KEY])
-    return echo
+def echo_of(execution: execution_pb2.Execution, kind: type[EchoT]) -> EchoT:
+    """Return the repeated parts of the object that an execution represents.
+
+    Raises NotFound if the metadata have another form, because any client may write metadata.
+    """
+    try:
+        return kind.model_validate_json(execution.metadata.get(ECHO_KEY, ""))
+    except ValidationError:
+        raise NotFound(
+            f"execution {execution.request_id[:128]!r} is no stored object: another client wrote its metadata "
+            f"{ECHO_KEY!r}"
+        ) from None
+
+
+def notes_of(text: str) -> dict[str, str]:
+    """Return the metadata of an object from their JSON, which any client may write. Other JSON counts as empty."""
+    try:
+        return _NOTES.validate_json(text)
+    except ValidationError:
+        return {}
 
 
 async def find(client: AsyncClient, object_id: str, prefix: str, kind: str) -> execution_pb2.Execution:

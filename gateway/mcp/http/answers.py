@@ -6,11 +6,13 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 from starlette.responses import JSONResponse
 
 from gateway.web import refusal as web
+from gateway.web.refusal import RETRY_AFTER_S
+from pagantic_common.domain.errors import InvalidRequest, PaganticError, Unauthenticated
 
-RETRY_AFTER_S = 1
 _UNAUTHORIZED = 401
 _OVERLOADED = 503
 _FIRST_SERVER_STATUS = 500
+_STATUS_OF_CLASS = ((Unauthenticated, _UNAUTHORIZED), (InvalidRequest, 400))
 
 
 class Refusal(web.Refusal):
@@ -29,11 +31,14 @@ class Refusal(web.Refusal):
             self.code = INTERNAL_ERROR
 
     @classmethod
-    def of(cls, refusal: web.Refusal) -> Refusal:
-        """Return a refusal in the form of the protocol."""
+    def of(cls, refusal: web.Refusal | PaganticError) -> Refusal:
+        """Return a refusal, or the error of a request that the server did not begin, in the form of the protocol."""
         if isinstance(refusal, cls):
             return refusal
-        return cls(refusal.status, refusal.message)
+        if isinstance(refusal, web.Refusal):
+            return cls(refusal.status, refusal.message)
+        status = next((status for kind, status in _STATUS_OF_CLASS if isinstance(refusal, kind)), _OVERLOADED)
+        return cls(status, str(refusal))
 
     def response(self) -> JSONResponse:
         """Return the refusal as a response."""

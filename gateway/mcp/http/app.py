@@ -7,8 +7,8 @@ and its requests without a session are also served as self-contained. All of the
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,18 +26,16 @@ from gateway.mcp.http.sessions import Sessions, user_of
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.visits import Visit
 from gateway.web import refusal as web
-from gateway.web.bodies import read_body
-from gateway.web.callers import api_key_of
+from gateway.web.bodies import RequestBody, check_values
+from gateway.web.callers import Callers, api_key_of
 from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
 from gateway.web.line_ends import escaping_line_ends
-from pagantic_common.domain.errors import Unauthenticated
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 PATH = "/mcp"
-RefuseUnknown = Callable[[Request], Awaitable[None]]
 GRACE_S = 5.0
-READ_S = 10.0  # A short time suffices, because the body of a request is small.
 SESSION_IDLE_S = 900.0  # Clients seldom end their sessions. A client that returns later gets a 404 and opens a new one.
 logger = logging.getLogger(__name__)
 
@@ -48,9 +46,7 @@ class McpApp:
     Args:
         server: Answers the messages.
         settings: The permitted callers, and the limits.
-        refuse_unknown: Raises Unauthenticated for a request with an unknown key. It is called when a key opens a
-            session, so that invalid keys cannot exhaust the sessions.
-        read_s: Longest time that the body of a request may take to arrive.
+        callers: Checks the keys of callers. None lets every key in.
         session_idle_s: Time after which a session without a request ends.
     """
 
@@ -58,14 +54,11 @@ class McpApp:
         self,
         server: Server[Any],
         settings: McpSettings,
-        refuse_unknown: RefuseUnknown | None = None,
+        callers: Callers | None = None,
         *,
-        read_s: float = READ_S,
         session_idle_s: float = SESSION_IDLE_S,
     ) -> None:
         self._settings = settings
-        self._read_s = read_s
-        self._refuse_unknown = refuse_unknown
         self.sessions = Sessions(
             server,
             max_sessions=settings.max_sessions,
@@ -75,7 +68,8 @@ class McpApp:
         self._alone = StreamableHTTPSessionManager(
             server, stateless=True, max_request_body_size=settings.max_message_bytes
         )
-        self.entry = Entry(settings)
+        refuse_unknown = callers.refuse_unknown if callers is not None else None
+        self.entry = Entry(settings, refuse_unknown, max_body_bytes=settings.max_message_bytes)
         self._cross_origin = CrossOrigin(settings)
         self._requests_of_sessions: set[tuple[str, str]] = set()
 
@@ -93,9 +87,11 @@ class McpApp:
             return
         response = Response(escaping_line_ends(opened))
         try:
-            with self.entry.counting():
-                await self._serve(Request(scope), scope, receive, response)
-        except web.Refusal as refusal:
+            request = Request(scope)
+            self._check(request)
+            async with self.entry.admitted(request) as body:
+                await self._serve(request, receive, response, body)
+        except (web.Refusal, PaganticError) as refusal:
             await response.end(Refusal.of(refusal), scope, receive)
         except ClientDisconnect:
             return
@@ -103,23 +99,25 @@ class McpApp:
             logger.exception("a request failed")
             await response.end(Refusal(500, "the server failed: its log says why"), scope, receive)
 
-    async def _serve(self, request: Request, scope: Scope, receive: Receive, response: Response) -> None:
-        self._check(request)
+    async def _serve(self, request: Request, receive: Receive, response: Response, body: RequestBody) -> None:
+        scope = request.scope
         user = user_of(api_key_of(request))
         if user is not None:
             scope["user"] = user
         envelope = Envelope("", "")
         if request.method == "POST":
-            body = await read_body(receive, max_bytes=self._settings.max_message_bytes, read_s=self._read_s)
-            envelope = Envelope.read(body)
-            receive = replaying(body, receive)
+            read = await body.read(request, receive)
+            envelope = await body.work_on(read, Envelope.read, read)
+            receive = replaying(read, receive)
         session_id = request.headers.get(MCP_SESSION_ID_HEADER, "")
         app = self._app_for(request, envelope, session_id)
-        if app == self.sessions.open:
-            await self._check_opening(request)
+        if app == self.sessions.open and not self.sessions.has_room_for(user):
+            raise Refusal(
+                503, f"this caller has its share of the {self._settings.max_sessions} sessions: end one with DELETE"
+            )
         visit = Visit()
         visit.enter(scope)
-        with self._once_in_session(session_id, envelope):
+        with self._once_in_session(session_id, envelope), self._streaming(request):
             try:
                 with anyio.move_on_after(self._settings.call_s + GRACE_S) as limit:
                     await app(scope, receive, response.send)
@@ -135,7 +133,6 @@ class McpApp:
         self.entry.check(request)
         if request.method not in ("GET", "POST", "DELETE"):
             raise Refusal(405, "the method must be GET, POST or DELETE")
-        self.entry.check_key(request)
 
     def _app_for(self, request: Request, envelope: Envelope, session_id: str) -> ASGIApp:
         """Return the application that serves a request. Raises Refusal if the request cannot be served."""
@@ -150,16 +147,9 @@ class McpApp:
             return self._alone.asgi_app
         return self.sessions.open
 
-    async def _check_opening(self, request: Request) -> None:
-        """Raise Refusal if the caller may not open a session."""
-        if self._refuse_unknown is not None and api_key_of(request):
-            try:
-                await self._refuse_unknown(request)
-            except Unauthenticated as error:
-                raise Refusal(401, str(error)) from None
-        share = self._settings.sessions_per_caller
-        if self.sessions.count_of(user_of(api_key_of(request))) >= share:
-            raise Refusal(503, f"this caller has {share} open sessions, which is the most: end one with DELETE")
+    def _streaming(self, request: Request) -> AbstractContextManager[None]:
+        """Return the block of a request, which counts as a stream if the client waits for messages of the server."""
+        return self.entry.streaming() if request.method == "GET" else nullcontext()
 
     @contextmanager
     def _once_in_session(self, session_id: str, envelope: Envelope) -> Iterator[None]:
@@ -186,7 +176,11 @@ class Envelope:
 
     @classmethod
     def read(cls, body: bytes) -> Envelope:
-        """Read the envelope of a body, which is empty unless the JSON is an object. Raises Refusal for invalid JSON."""
+        """Read the envelope of a body, which is empty unless the JSON is an object.
+
+        Raises Refusal for invalid JSON, or InvalidRequest for too many values.
+        """
+        check_values(body)
         try:
             message = parse_json(body.decode())
         except UnicodeDecodeError:

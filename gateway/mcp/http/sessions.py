@@ -6,7 +6,6 @@ or no answer, the manager keeps the session until its idle time has passed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
@@ -18,6 +17,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from gateway.web.callers import hash_of
+
 MAX_HANDSHAKE_BYTES = 64 * 1024
 
 
@@ -25,8 +26,7 @@ def user_of(api_key: str) -> AuthenticatedUser | None:
     """Return a user named by the hash of the key, as the owner of a session, or None if there is no key."""
     if not api_key:
         return None
-    name = hashlib.sha256(api_key.encode()).hexdigest()
-    return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))
+    return AuthenticatedUser(AccessToken(token="", client_id=hash_of(api_key), scopes=[]))
 
 
 class Sessions(StreamableHTTPSessionManager):
@@ -36,6 +36,7 @@ class Sessions(StreamableHTTPSessionManager):
     """
 
     def __init__(self, server: Server[Any], *, max_sessions: int, idle_s: float, max_body_bytes: int) -> None:
+        self._capacity = max_sessions
         super().__init__(
             server, max_sessions=max_sessions, session_idle_timeout=idle_s, max_request_body_size=max_body_bytes
         )
@@ -50,6 +51,11 @@ class Sessions(StreamableHTTPSessionManager):
         if user is None:
             return self.count - len(self._session_owners)
         return sum(owner["client_id"] == user.access_token.client_id for owner in self._session_owners.values())
+
+    def has_room_for(self, user: AuthenticatedUser | None) -> bool:
+        """Return whether a caller may open a further session: it has fewer than are free, as in `Shares`."""
+        held, free = self.count_of(user), self._capacity - self.count
+        return held < free if held else free > 0
 
     async def open(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request that opens a session, and discard the session if the client got no result."""

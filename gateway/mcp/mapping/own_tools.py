@@ -8,11 +8,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from mcp_types import Tool, ToolAnnotations
 from pydantic import ConfigDict, Field, ValidationError
 
+from gateway.web.forms import Items
 from gateway.web.optional import OptionalFields
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Options, chat_request, plan_request, plan_step, structured_request, vote_request
@@ -21,6 +22,8 @@ from pagantic_common.domain.text.json_text import dump_json
 
 Schema = dict[str, Any] | bool
 MAX_PROBLEMS = 8
+MAX_STEPS = 64
+MAX_TOOLS = 1024
 
 
 class _Arguments(OptionalFields):
@@ -66,7 +69,7 @@ class AskArguments(_Arguments):
 
     question: str = Field(description="The question, or the next words of a conversation.")
     session_id: str = Field("", description="Conversation to continue; empty stores none.")
-    tools: list[str] | None = Field(
+    tools: Annotated[list[str], Items(MAX_TOOLS)] | None = Field(
         None, description="Names of the tools that the model may call; without it every tool, and none for []."
     )
 
@@ -88,7 +91,9 @@ class ExtractArguments(_Arguments):
 
     text: str = Field(description="The text, with what is asked of it.")
     output_schema: Schema = Field(alias="schema", description="JSON Schema that the answer satisfies.")
-    tools: list[str] = Field([], description="Names of the tools that the model may call before it answers.")
+    tools: Annotated[list[str], Items(MAX_TOOLS)] = Field(
+        [], description="Names of the tools that the model may call before it answers."
+    )
 
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
         """Return the STRUCTURED request."""
@@ -133,7 +138,9 @@ class PlanStep(OptionalFields):
     name: str = Field(description="Unique within the plan.")
     kind: str = Field(description="infer, tool, validate, retrieve, rerank, or a kind of the deployment.")
     parameters: dict[str, Any] = Field({}, description="Parameters of the kind, such as prompt, tool, collection.")
-    depends_on: list[str] = Field([], description="Names of the steps whose outputs it takes.")
+    depends_on: Annotated[list[str], Items(MAX_STEPS)] = Field(
+        [], description="Names of the steps whose outputs it takes."
+    )
     output_schema: Schema | None = Field(None, alias="schema", description="JSON Schema of its output.")
 
     def step(self) -> plan_pb2.Step:
@@ -148,8 +155,12 @@ class PlanArguments(_Arguments):
     """Arguments of `plan`."""
 
     task: str = Field(description="The task that the plan does.")
-    steps: list[PlanStep] | None = Field(None, description="The steps; without them the planner makes a plan.")
-    tools: list[str] = Field([], description="Names of the tools that the plan may use; none named is every tool.")
+    steps: Annotated[list[PlanStep], Items(MAX_STEPS)] | None = Field(
+        None, description="The steps; without them the planner makes a plan."
+    )
+    tools: Annotated[list[str], Items(MAX_TOOLS)] = Field(
+        [], description="Names of the tools that the plan may use; none named is every tool."
+    )
 
     def request(self, request_id: str) -> execution_pb2.SystemRequest:
         """Return the PLAN request."""

@@ -45,16 +45,20 @@ class Sessions(Executions):
         return (await self._call(self._stub().UpdateSession, request)).session
 
     async def get_session(self, session_id: str) -> session_pb2.Session:
-        """Return a stored conversation with all its messages. Raises NotFound if it does not exist."""
-        session: session_pb2.Session | None = None
+        """Return a stored conversation with all its messages. Raises NotFound if it does not exist.
+
+        A long conversation takes much memory: `get_session_page` reads a part of it.
+        """
+        pages: list[session_pb2.Session] = []
         before = 0
-        while True:
+        while not pages or before:
             page = await self.get_session_page(pb.GetSessionRequest(session_id=session_id, before_position=before))
-            if session is not None:  # this page holds older messages
-                page.messages.extend(session.messages)
-            session = page
-            if not (before := page.first_position):
-                return session
+            pages.append(page)
+            before = page.first_position
+        session = pages.pop()  # The last page has the oldest messages.
+        for page in reversed(pages):
+            session.messages.extend(page.messages)
+        return session
 
     async def list_sessions(self) -> list[session_pb2.Session]:
         """Return all stored conversations without their messages, the most recently used first."""

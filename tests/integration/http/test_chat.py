@@ -229,7 +229,8 @@ async def test_other_paths_methods_and_ids_are_refused(served, method, path, sta
         ({"host": "evil.example"}, 421),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
-        ({"origin": "http://localhost:3000"}, 200),
+        ({"origin": "http://localhost:3000"}, 403),
+        ({"host": "localhost:3000", "origin": "http://localhost:3000"}, 200),
         ({"host": "localhost:1"}, 200),
     ],
 )

@@ -77,15 +77,23 @@ async def test_refusals_at_the_door_can_be_read_by_a_listed_page(served):
         ({"origin": "null"}, 403, LISTED),
         ({"origin": PAGE}, 403, {}),
         ({"origin": PAGE, "host": "evil.example"}, 421, LISTED),
-        ({"origin": "http://localhost:3000"}, 405, LISTED),
+        ({"origin": "http://localhost:1"}, 403, LISTED),
     ],
 )
 async def test_other_pages_and_other_hosts_get_no_permission(served, headers, status, listed):
     async with served(**listed) as server:
         preflight = await server.http.options(CHAT, headers={**headers, **ASKS})
         response = await server.chat(headers=headers)
-    assert preflight.status_code == status
-    assert response.status_code == (200 if status == 405 else status)
+    assert (preflight.status_code, response.status_code) == (status, status)
+    assert (cors_of(preflight), cors_of(response)) == ({}, {})
+
+
+async def test_a_page_of_this_server_may_call_and_needs_no_permission(served):
+    async with served(**LISTED) as server:
+        origin = {"origin": str(server.http.base_url).rstrip("/")}
+        preflight = await server.http.options(CHAT, headers={**origin, **ASKS})
+        response = await server.chat(headers=origin)
+    assert (preflight.status_code, response.status_code) == (405, 200)
     assert (cors_of(preflight), cors_of(response)) == ({}, {})
 
 

@@ -185,6 +185,22 @@ async def test_a_request_without_a_question_says_that_the_model_is_there(served,
     assert len(services.inference.commands) == 1
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_empty_name_is_the_default_model_which_the_answer_names(served, streams):
+    requests = {
+        "/api/chat": [{"messages": [HI]}, {"messages": []}],
+        "/api/generate": [{"prompt": "hi"}, {"prompt": "hi", "raw": True}, {}],
+    }
+    async with served() as server:
+        for path, bodies in requests.items():
+            for body in bodies:
+                answered = await server.http.post(path, json={"model": "", "stream": streams, **body})
+                names = {json.loads(line)["model"] for line in answered.text.splitlines()}
+                assert names == {"scripted"}, (path, body)
+        embedded = await server.http.post("/api/embed", json={"model": "", "input": "one"})
+    assert embedded.json()["model"] == "embedder"
+
+
 async def test_an_unknown_model_is_not_loaded(served):
     async with served() as server, opened(server) as client:
         for ask in (client.generate, client.chat, client.embed):
@@ -256,3 +272,10 @@ async def test_a_caller_who_operates_nothing_sees_all_models_with_files_as_in_me
             for key in (made.text, ADMIN.text)
         ]
     assert [[model["name"] for model in models] for models in listed] == [["own", "idle"], ["own"]]
+
+
+async def test_a_local_caller_without_a_key_operates_nothing_by_the_key_of_the_gateway(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAGANTIC_API_KEY", ADMIN.text)
+    async with serving_models(tmp_path, auth="local", admin_keys=lambda: {ADMIN.key_id: STORED}) as server:
+        listed = (await server.http.get("/api/ps")).json()["models"]
+    assert [model["name"] for model in listed] == ["own", "idle"]

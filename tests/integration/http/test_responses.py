@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from hashlib import sha256
 
 import openai
 import pytest
@@ -352,3 +353,75 @@ async def test_a_method_that_a_path_does_not_have_names_those_that_it_has(served
     async with served() as server:
         refused = await server.http.put("/v1/responses/resp_1")
     assert (refused.status_code, refused.headers["allow"]) == (405, "DELETE, GET")
+
+
+@pytest.fixture
+def session_pages(monkeypatch):
+    """Return the list of all pages of sessions that the gateway reads."""
+    pages = []
+    get = AsyncClient.get_session_page
+
+    async def counted(self, request):
+        page = await get(self, request)
+        pages.append(page)
+        return page
+
+    monkeypatch.setattr(AsyncClient, "get_session_page", counted)
+    return pages
+
+
+async def append_messages(server, name, count, size=1):
+    """Append numbered messages of a size to a session, each with a call."""
+    step = min(100, 1_000_000 // size)
+    async with AsyncClient(server.world.address) as client:
+        for start in range(0, count, step):
+            messages = [
+                message_pb2.Message(
+                    role=message_pb2.ROLE_ASSISTANT,
+                    content=f"{number}".ljust(size),
+                    tool_calls=[message_pb2.ToolCall(id=f"c{number}", name="f", arguments_json="{}")],
+                )
+                for number in range(start, min(start + step, count))
+            ]
+            await client.update_session(name, {}, appended=messages)
+
+
+@pytest.mark.parametrize(("count", "size"), [(330, 1), (6, 600_000)])
+async def test_items_of_a_long_conversation_are_read_page_by_page(served, session_pages, count, size):
+    async with served() as server, client_of(server) as client:
+        await append_messages(server, "s_1_2", count, size)
+        for order in ("asc", "desc"):
+            session_pages.clear()
+            items = client.conversations.items
+            ids = [one.id async for one in items.list("s_1_2", order=order, limit=100)]
+            endings = {number: sha256(f"c{number}".encode()).hexdigest()[:8] for number in range(count)}
+            expected = [
+                item
+                for number, ending in endings.items()
+                for item in (f"msg_s_1_2_{number}", f"fc_s_1_2_{number}_{ending}")
+            ]
+            assert ids == (expected if order == "asc" else expected[::-1])
+            read = sum(len(page.messages) for page in session_pages)
+            assert read <= 2.2 * count + 200, "each page reads what it shows, and not the whole conversation"
+        for name in (ids[0], ids[7], ids[-1]):
+            session_pages.clear()
+            assert (await items.retrieve(name, conversation_id="s_1_2")).id == name
+            assert [len(page.messages) for page in session_pages] == [1]
+        for name in ("msg_s_1_2_99999", "fc_s_1_2_0_9", "msg_s_1_2", "x", "msg_s_1_5", "fc_s_1_2_3"):
+            with pytest.raises(openai.NotFoundError):
+                await items.retrieve(name, conversation_id="s_1_2")
+            with pytest.raises(openai.NotFoundError):
+                await items.list("s_1_2", after=name)
+
+
+async def test_a_long_conversation_is_found_changed_and_continued_without_its_messages(served, session_pages):
+    async with served() as server, client_of(server) as client:
+        await append_messages(server, "s", 300)
+        await client.conversations.retrieve("s")
+        await client.conversations.update("s", metadata={"a": "b"})
+        output = {"type": "function_call_output", "call_id": "c299", "output": "42"}
+        await client.conversations.items.create("s", items=[output])
+        made = await client.responses.create(model="", input="And?", conversation="s")
+        assert made.output_text == "hello"
+        assert sum(len(page.messages) for page in session_pages) <= 2 * 200 + 2
+        await client.conversations.delete("s")

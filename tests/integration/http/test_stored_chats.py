@@ -1,9 +1,14 @@
 """Stored chat completions over HTTP, with OpenAI's own client."""
 
+import json
+import uuid
+
 import openai
 import pytest
 
+from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import Internal
+from tests.integration.http.test_native import body
 from tests.integration.http.test_responses import client_of
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
@@ -85,3 +90,71 @@ async def test_what_failed_or_was_not_stored_is_not_found(served):
             with pytest.raises(openai.NotFoundError):
                 await client.chat.completions.retrieve(unknown)
         assert (await client.chat.completions.list()).data == []
+
+
+ECHO = {"model": "default", "created": 1, "metadata": {}, "n": 1}
+POISONS = {
+    "many choices": ECHO | {"n": 100_000},
+    "no choices": ECHO | {"n": 0},
+    "a text": ECHO | {"n": "x"},
+    "missing keys": {"n": 100_000},
+    "other kinds": {"model": 1, "created": [], "metadata": "x", "n": {}},
+    "a list": [],
+    "not JSON": None,
+}
+
+
+async def poisoned(server, kind, echo):
+    """Run a request whose metadata are those of a stored object, and return its id."""
+    text = "{" if echo is None else json.dumps(echo)
+    metadata = {"openai.object": kind, "openai.request": text}
+    request = body(uuid.uuid4().hex, keep_request=True, metadata=metadata)
+    answer = await server.http.post("/v1/executions", json=request)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["request_id"]
+
+
+async def test_metadata_that_another_client_wrote_breaks_no_list(served, monkeypatch):
+    asked = []
+    get = AsyncClient.get_execution
+
+    async def counted(self, request_id):
+        asked.append(request_id)
+        return await get(self, request_id)
+
+    monkeypatch.setattr(AsyncClient, "get_execution", counted)
+    async with served() as server, client_of(server) as client:
+        made = await made_by(client, n=2)
+        for echo in POISONS.values():
+            poison = await poisoned(server, "chat.completion", echo)
+            path = f"/v1/chat/completions/chatcmpl-{poison}"
+            for method in ("GET", "DELETE", "POST"):
+                answer = await server.http.request(method, path, json={"metadata": {}} if method == "POST" else None)
+                assert (answer.status_code, echo) == (404, echo)
+        assert [one.id async for one in client.chat.completions.list()] == [made.id]
+        assert [one.id async for one in client.chat.completions.list(metadata={"a": "b"})] == []
+    assert len(asked) < 100
+
+
+async def test_metadata_that_another_client_wrote_breaks_no_response(served):
+    echoes = [
+        *POISONS.values(),
+        {"created_at": 1, "as_sent": []},
+        {"created_at": 1, "as_sent": {"functions": {"f": {}}}},
+    ]
+    async with served() as server:
+        for echo in echoes:
+            poison = await poisoned(server, "response", echo)
+            assert (await server.http.get(f"/v1/responses/resp_{poison}")).status_code == 404
+        whole = {"created_at": 1, "id": "x", "status": "queued", "as_sent": {"format": {"type": "json_schema"}}}
+        odd = await poisoned(server, "response", whole)
+        found = (await server.http.get(f"/v1/responses/resp_{odd}")).json()
+    assert (found["id"], found["status"]) == (f"resp_{odd}", "completed")
+
+
+async def test_values_that_another_client_wrote_break_no_conversation(served):
+    async with served() as server:
+        for value in ("[]", '"x"', '{"a": 1}', "7"):
+            await server.http.patch("/v1/sessions/s", json={"state_json": {"openai.metadata": value}})
+            found = await server.http.get("/v1/conversations/s")
+            assert (found.status_code, found.json()["metadata"]) == (200, {})

@@ -45,7 +45,8 @@ async def test_clients_with_a_session_without_one_and_of_the_newer_wire_are_serv
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "http://localhost.evil.example"}, 403),
         ({"origin": "null"}, 403),
-        ({"origin": "http://localhost:3000"}, 200),
+        ({"origin": "http://localhost:3000"}, 403),
+        ({"host": "localhost:3000", "origin": "http://localhost:3000"}, 200),
         ({"host": "localhost:1"}, 200),
     ],
 )

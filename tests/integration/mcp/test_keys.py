@@ -64,9 +64,12 @@ async def test_an_unknown_key_opens_no_session(guarded):
         assert (refused.status_code, server.app.sessions.count) == (401, 0)
 
 
-async def test_no_result_shows_a_key(guarded):
+async def test_no_answer_shows_a_key(guarded):
     async with guarded() as server:
-        key = make_key(os.urandom).text
-        answered = await server.post(call("ask", {"question": "x"}), **bearer(key))
-    assert result_in(answered)["result"]["isError"]
-    assert key not in answered.text
+        unknown, reader = make_key(os.urandom).text, await key_of(server, "acme", key_pb2.KEY_SCOPE_READ)
+        refused = await server.post(call("ask", {"question": "x"}), **bearer(unknown))
+        failed = await server.post(call("ask", {"question": "x"}), **bearer(reader))
+    assert refused.status_code == 401
+    assert result_in(failed)["result"]["isError"]
+    assert unknown not in refused.text
+    assert reader not in failed.text

@@ -74,10 +74,16 @@ async def test_callers_get_in_by_the_services_name_and_with_a_key(tmp_path, head
 
 
 async def test_probes_are_answered_while_callers_hold_every_connection(tmp_path):
-    async with pod(tmp_path, "127.0.0.1:1", MAX_CONNECTIONS=1) as (url, probed), httpx.AsyncClient() as http:
+    async with (
+        pod(tmp_path, "127.0.0.1:1", MAX_CONNECTIONS=1, AUTH="none") as (url, probed),
+        httpx.AsyncClient() as http,
+    ):
         port = httpx.URL(url).port
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert (await http.post(url, json=initialize(), headers=HEADERS | KEY)).status_code == 503
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n")  # The body does not come.
+        await asyncio.sleep(0.2)
+        with pytest.raises(httpx.TransportError):
+            await http.post(url, json=initialize(), headers=HEADERS)
         for name in (LIVENESS, READINESS):
             assert await asyncio.to_thread(probe_health, probed, name) == "SERVING"
         writer.close()

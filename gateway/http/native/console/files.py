@@ -33,7 +33,6 @@ _POLICY = (
 )
 _HEADERS = {
     "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",

@@ -9,7 +9,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import apart, read_object
 from gateway.http.openai.answers import (
     ChatCompletion,
     ChatEvent,
@@ -39,9 +39,9 @@ def chat_operations(settings: HttpSettings) -> list[Operation]:
         """Answer a conversation."""
         value = read_object(body)
         require_model(value)
-        form = read_form(value, ChatForm)
+        form = await apart(body, read_form, value, ChatForm)
         name = await default_name.or_sent(form.model, client, request)
-        chat = Chat(form, name, settings, request.scope["request_id"])
+        chat = await apart(body, Chat, form, name, settings, request.scope["request_id"])
         request.scope["request_id"] = chat.request_id
         if chat.streams:
             return chat.stream(client)

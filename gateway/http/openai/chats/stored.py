@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
+from pydantic import BaseModel, Field
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -13,11 +13,11 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, read_object
 from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject, call_of, completion_of, is_unfinished
 from gateway.http.openai.choices import choice_id
-from gateway.http.openai.forms import MetadataForm, read_form
+from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
 from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
 from gateway.http.operations import OPENAI, Operation, Parameter
-from gateway.http.streams.running import Answer
+from gateway.http.streams.running import Answer, run_all
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
@@ -28,6 +28,7 @@ ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
 # A list considers at most this number of the newest chats.
 MAX_LOOKED_AT = 1000
+MAX_CREATED_S = 1 << 40
 _ONE = "/v1/chat/completions/{completion_id}"
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
@@ -35,6 +36,15 @@ _ROLES = {
     message_pb2.ROLE_ASSISTANT: "assistant",
     message_pb2.ROLE_TOOL: "tool",
 }
+
+
+class ChatEcho(BaseModel):
+    """The parts of a request that its stored chat repeats. Each choice is an execution of its own."""
+
+    model: str
+    created: Annotated[int, Field(ge=0, le=MAX_CREATED_S)]
+    metadata: Notes
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
 
 class ChatList(ListPage):
@@ -104,18 +114,21 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     if after := page_query.get("after"):
         page_query["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
     page = page_of(ids, page_query, order="asc")
-    chats = await asyncio.gather(*(_found_or_gone(client, entry["id"]) for entry in page["data"]))
+    chats = await run_all([_found_or_gone(client, entry["id"]) for entry in page["data"]])
     return JSONResponse(page | {"data": [entry for entry in chats if entry is not None]})
 
 
 def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
     if execution.state.current != execution_pb2.LIFECYCLE_STATE_COMPLETE:
         return False
-    echo = echo_of(execution)
-    if query.get("model") not in (None, "", echo["model"]):
+    try:
+        echo = echo_of(execution, ChatEcho)
+    except NotFound:
+        return False
+    if query.get("model") not in (None, "", echo.model):
         return False
     metadata = {name[9:-1]: value for name, value in query.items() if name.startswith("metadata[") and name[-1] == "]"}
-    return bool(metadata.items() <= echo["metadata"].items())
+    return bool(metadata.items() <= echo.metadata.items())
 
 
 async def _found_or_gone(client: AsyncClient, completion_id: str) -> ChatCompletion | None:
@@ -134,7 +147,7 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Change the metadata of a stored chat."""
     form = read_form(read_object(body), MetadataForm)
     execution = await _find(client, request.path_params["completion_id"])
-    echo = echo_of(execution) | {"metadata": form.metadata or {}}
+    echo = echo_of(execution, ChatEcho).model_dump() | {"metadata": form.metadata or {}}
     changed = await client.update_execution(execution.request_id, echo_metadata(echo))
     return JSONResponse(await _object(client, changed, form.ignored))
 
@@ -142,7 +155,7 @@ async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
 async def _delete(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """Delete a stored chat."""
     execution = await _find(client, request.path_params["completion_id"])
-    for index in reversed(range(echo_of(execution)["n"])):
+    for index in reversed(range(echo_of(execution, ChatEcho).n)):
         await client.delete_execution(choice_id(execution.request_id, index))
     return JSONResponse(deleted(ID_PREFIX + execution.request_id, "chat.completion.deleted"))
 
@@ -167,13 +180,13 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
 async def _object(
     client: AsyncClient, execution: execution_pb2.Execution, ignored: Sequence[str] = ()
 ) -> ChatCompletion:
-    echo = echo_of(execution)
-    others = (choice_id(execution.request_id, index) for index in range(1, echo["n"]))
-    choices = await asyncio.gather(*(client.get_execution(execution_id) for execution_id in others))
-    heading = Heading(ID_PREFIX + execution.request_id, echo["model"], echo["created"])
+    echo = echo_of(execution, ChatEcho)
+    others = (choice_id(execution.request_id, index) for index in range(1, echo.n))
+    choices = await run_all([client.get_execution(execution_id) for execution_id in others])
+    heading = Heading(ID_PREFIX + execution.request_id, echo.model, echo.created)
     responses = [execution.response, *(choice.response for choice in choices)]
     chat = completion_of(heading, responses, ignored)
-    chat["metadata"] = echo["metadata"]
+    chat["metadata"] = echo.metadata
     return chat
 
 

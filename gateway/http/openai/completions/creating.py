@@ -7,7 +7,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import read_object
+from gateway.http.bodies import apart, read_object
 from gateway.http.openai.answers import Heading
 from gateway.http.openai.choices import as_choice, execute_all, stream_all
 from gateway.http.openai.completions.answers import (
@@ -35,8 +35,9 @@ def completion_operations(settings: HttpSettings) -> list[Operation]:
         """Continue raw texts."""
         value = read_object(body)
         require_model(value)
-        form = read_form(value, CompletionForm)
-        prompt_requests = completion_requests_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, value, CompletionForm)
+        alias = settings.alias_of(form.model)
+        prompt_requests = await apart(body, completion_requests_of, form, alias, settings.call_s)
         request_id = request.scope["request_id"] = prompt_requests[0].request_id or request.scope["request_id"]
         requests = _choices_of(form, prompt_requests, request_id)
         name = await default_name.or_sent(form.model, client, request)

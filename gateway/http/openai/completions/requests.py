@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gateway.http.openai.forms import MAX_CHOICES, MAX_TOKENS, MAX_TOP_LOGPROBS, AnswerForm, texts_of
+from gateway.http.openai.forms import MAX_CHOICES, MAX_INPUTS, MAX_TOKENS, MAX_TOP_LOGPROBS, AnswerForm, texts_of
 from gateway.http.openai.requests import read_extension, set_answer
+from gateway.web.forms import Items
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
@@ -17,7 +18,7 @@ DEFAULT_MAX_TOKENS = 16  # The default that OpenAI's documentation states.
 class CompletionForm(AnswerForm):
     """A request to `/v1/completions`. Token ids as prompts, which OpenAI's documentation allows, are rejected."""
 
-    prompt: str | list[Any] | None = None
+    prompt: str | Annotated[list[Any], Items(MAX_INPUTS)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool | None = None

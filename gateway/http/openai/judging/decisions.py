@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypeVar
 
-from pydantic import Field, StrictBool, StrictStr
+from pydantic import StrictBool, StrictStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import Extension, extension_of
-from gateway.http.openai.forms import MAX_MESSAGES, Form, MoreFields, read_form
+from gateway.http.openai.forms import MAX_MESSAGES, MAX_PARTS, Form, MoreFields, read_form
 from gateway.http.openai.models import DefaultName
 from gateway.http.openai.requests import bound_time, read_extension
 from gateway.http.openai.responses.objects import ResponseUsage, usage_of
 from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer
+from gateway.web.forms import Items
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2
 from pagantic_common.client import AsyncClient
@@ -48,14 +49,14 @@ class InputPart(Form):
     type: str
     text: str | None = None
     refusal: str | None = None
-    data: dict[str, Any] | list[dict[str, Any]] | None = None
+    data: dict[str, Any] | Annotated[list[dict[str, Any]], Items(MAX_MESSAGES)] | None = None
 
     def unused(self) -> Iterable[str]:
         """Return the fields of other types of parts."""
         return self.all_except("type", {"input_json": "data", "refusal": "refusal"}.get(self.type, "text"))
 
 
-Text = str | list[InputPart]
+Text = str | Annotated[list[InputPart], Items(MAX_PARTS)]
 
 
 class InputItem(Form):
@@ -97,8 +98,8 @@ class QuestionForm(Form):
     type: Literal["predicate", "choice", "score"]
     instructions: Text
     name: str | None = None
-    choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
-    levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MAX_ANSWERS)] | None = None
+    choices: Annotated[list[ChoiceOption], Items(MAX_ANSWERS, minimum=2)] | None = None
+    levels: Annotated[list[ScoreLevel], Items(MAX_ANSWERS, minimum=2)] | None = None
 
     def unused(self) -> Iterable[str]:
         """Return the answers of other types of questions."""
@@ -109,8 +110,8 @@ class DecisionForm(Form):
     """A request to `/v1/decisions`."""
 
     model: str = ""
-    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
-    questions: Annotated[list[QuestionForm], Field(min_length=1, max_length=MAX_QUESTIONS)]
+    input: str | Annotated[list[InputItem], Items(MAX_MESSAGES, minimum=1)]
+    questions: Annotated[list[QuestionForm], Items(MAX_QUESTIONS, minimum=1)]
     pagantic: MoreFields | None = None
 
 
@@ -158,8 +159,8 @@ def decision_operations(settings: HttpSettings) -> list[Operation]:
 
     async def decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Answer questions about an input."""
-        form = read_form(read_object(body), DecisionForm)
-        system_request = decision_request_of(form, settings.alias_of(form.model), settings.call_s)
+        form = await apart(body, read_form, read_object(body), DecisionForm)
+        system_request = await apart(body, decision_request_of, form, settings.alias_of(form.model), settings.call_s)
         take_request_id(system_request, request)
         response = raise_for_error(await client.execute(system_request))
         name = await default_name.or_sent(form.model, client, request)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.answers import Extension, extension_of
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import Form, read_form
@@ -18,6 +17,7 @@ from gateway.http.openai.requests import bound_time
 from gateway.http.operations import OPENAI, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import Answer, run_all
+from gateway.web.forms import Items
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient, decide_request, predicate
 from pagantic_common.client.responses import raise_for_error
@@ -58,8 +58,8 @@ class ModerationForm(Form):
     model: str = ""
     input: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS)]
-        | Annotated[list[ModerationPart], Field(min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[str], Items(MAX_INPUTS, minimum=1)]
+        | Annotated[list[ModerationPart], Items(MAX_INPUTS, minimum=1)]
     )
 
     def unused(self) -> Iterable[str]:
@@ -91,7 +91,7 @@ def moderation_operations(settings: HttpSettings) -> list[Operation]:
 
     async def judge(client: AsyncClient, request: Request, body: bytes) -> Answer:
         """Judge whether texts may be harmful."""
-        form = read_form(read_object(body), ModerationForm)
+        form = await apart(body, read_form, read_object(body), ModerationForm)
         system_requests = moderation_requests_of(form, settings, request.scope["request_id"])
         responses = await run_all(
             [_execute(client, system_request) for system_request in system_requests], at_once=JUDGED_AT_ONCE

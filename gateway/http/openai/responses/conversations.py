@@ -8,8 +8,9 @@ from typing import Literal, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
+from gateway.http.openai.kept import notes_of
 from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, read_page_query
 from gateway.http.openai.responses.forms import ConversationForm, ConversationUpdateForm, ItemsForm
 from gateway.http.openai.responses.items import Item, items_of_messages, without_item
@@ -26,7 +27,6 @@ from gateway.http.operations import OPENAI, Operation
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.text.json_text import parse_json
 
 ID_PREFIX = "conv_"
 NOTES = "openai.metadata"
@@ -75,7 +75,7 @@ def conversation_operations() -> list[Operation]:
 
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
     """Make a conversation."""
-    form = read_form(read_object(body or b"{}"), ConversationForm)
+    form = await apart(body, read_form, read_object(body or b"{}"), ConversationForm)
     messages = messages_of_items(await resolve_references(client, form.items or (), "items"), {}, "items")
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
     made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
@@ -89,7 +89,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Change the metadata of a conversation."""
-    form = read_form(read_object(body), ConversationUpdateForm)
+    form = await apart(body, read_form, read_object(body), ConversationUpdateForm)
     session = await _find(client, request)
     changed = await client.update_session(session.session_id, {NOTES: form.metadata or {}})
     return JSONResponse(naming_ignored(_object(changed), form))
@@ -123,7 +123,7 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Add items to a conversation."""
-    form = read_form(read_object(body), ItemsForm)
+    form = await apart(body, read_form, read_object(body), ItemsForm)
     conversation_id = request.path_params["conversation_id"]
     items = await resolve_references(client, form.items, "items")
     calls = await find_calls(client, conversation_id, items)
@@ -157,5 +157,5 @@ def _object(session: session_pb2.Session) -> Conversation:
         "id": session.session_id,
         "object": "conversation",
         "created_at": session.created_at.seconds,
-        "metadata": parse_json(session.state_json.get(NOTES, "{}")),
+        "metadata": notes_of(session.state_json.get(NOTES, "{}")),
     }

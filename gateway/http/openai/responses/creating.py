@@ -10,14 +10,14 @@ from typing import Literal, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.counting import count_prompt
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
 from gateway.http.openai.models import DefaultName
 from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
-from gateway.http.openai.responses.references import find_calls, resolve_references
+from gateway.http.openai.responses.references import find_calls, read_conversation, resolve_references
 from gateway.http.openai.responses.requests import head_of, system_request_of
 from gateway.http.openai.responses.stored import said_before
 from gateway.http.openai.responses.stream import ResponseEvent, ResponseEvents
@@ -48,10 +48,10 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Answer an input."""
         value = read_object(body)
         require_model(value)
-        form = read_form(value, ResponseForm)
+        form = await apart(body, read_form, value, ResponseForm)
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
-        sent = await _resolve(client, form, request, settings)
+        sent = await _resolve(client, form, body, request, settings)
         name = await default_name.or_sent(form.model, client, request)
         head = head_of(form, sent, int(time.time()), name)
         if form.stream:
@@ -67,8 +67,8 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Summarize a conversation."""
         value = read_object(body)
         require_model(value)
-        form = read_form(value, SummaryForm)
-        sent = await _resolve(client, form, request, settings)
+        form = await apart(body, read_form, value, SummaryForm)
+        sent = await _resolve(client, form, body, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
         return JSONResponse(naming_ignored(compaction_of(ResponseHead(sent, {}), int(time.time()), response), form))
@@ -76,9 +76,11 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
     async def count(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
-        form = await _with_stored_items(client, read_form({"input": "", **fields}, CountForm))
+        sent = await apart(body, read_form, {"input": "", **fields}, CountForm)
+        form = await _with_stored_items(client, sent)
         earlier = await _earlier_messages(client, form)
-        system_request = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier)
+        alias = settings.alias_of(form.model)
+        system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         counted = await count_prompt(client, system_request)
@@ -119,7 +121,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
 
 
 async def _resolve(
-    client: AsyncClient, form: ResponseForm, request: Request, settings: HttpSettings
+    client: AsyncClient, form: ResponseForm, body: bytes, request: Request, settings: HttpSettings
 ) -> execution_pb2.SystemRequest:
     """Return the request for a form, with the id that the client receives.
 
@@ -132,7 +134,8 @@ async def _resolve(
         earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
     else:
         earlier = await _earlier_messages(client, form)
-    made = system_request_of(form, settings.alias_of(form.model), settings.call_s, earlier, stored=is_stored)
+    alias = settings.alias_of(form.model)
+    made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
     take_request_id(made, request)
     return made
 
@@ -150,8 +153,7 @@ async def _earlier_messages(client: AsyncClient, form: ResponseForm) -> Sequence
     Raises NotFound if the conversation or the response is unknown.
     """
     if form.conversation_id:
-        session = await client.get_session(form.conversation_id)
-        return [message for message in session.messages if not message.removed]
+        return await read_conversation(client, form.conversation_id)
     if form.previous_response_id:
         return await said_before(client, form.previous_response_id)
     return ()

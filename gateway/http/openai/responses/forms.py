@@ -7,10 +7,23 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_TOKENS, ContentPart, Form, MoreFields, Notes, has_more_tools
+from gateway.http.openai.forms import (
+    MAX_MESSAGES,
+    MAX_NAMES,
+    MAX_PARTS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    ContentPart,
+    Form,
+    MoreFields,
+    Notes,
+    has_more_tools,
+)
+from gateway.web.forms import Items
 
 # Maximum number of items that a call can add to a conversation.
 MAX_ITEMS = 20
+MAX_VARIABLES = 256
 LOGPROBS = "message.output_text.logprobs"
 NAMESPACE = "namespace"
 _FIELDS_OF_ITEM = {
@@ -35,13 +48,13 @@ class ItemForm(Form):
     type: str = "message"
     id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], Items(MAX_PARTS)] | None = None
     call_id: str | None = None
     namespace: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | list[ContentPart] | None = None
-    summary: list[ContentPart] | None = None
+    output: str | Annotated[list[ContentPart], Items(MAX_PARTS)] | None = None
+    summary: Annotated[list[ContentPart], Items(MAX_PARTS)] | None = None
     encrypted_content: str | None = None
 
     def unused(self) -> Iterable[str]:
@@ -58,7 +71,7 @@ class ResponseToolForm(Form):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    tools: list[ResponseToolForm] | None = None
+    tools: Annotated[list[ResponseToolForm], Items(MAX_TOOLS)] | None = None
 
     @property
     def is_left_out(self) -> bool:
@@ -93,7 +106,7 @@ class ToolChoice(Form):
     type: str
     name: str | None = None
     mode: Literal["auto", "required"] | None = None
-    tools: list[NamedTool] | None = None
+    tools: Annotated[list[NamedTool], Items(MAX_TOOLS)] | None = None
 
     def unused(self) -> Iterable[str]:
         """Return the fields of other types of choices."""
@@ -144,7 +157,7 @@ class PromptForm(Form):
     """A prompt template of the deployment with its variables."""
 
     id: str
-    variables: dict[str, str | ContentPart] | None = None
+    variables: Annotated[dict[str, str | ContentPart], Items(MAX_VARIABLES)] | None = None
 
 
 class ResponseForm(Form):
@@ -153,12 +166,12 @@ class ResponseForm(Form):
     EMPTY_IS_A_VALUE: ClassVar = frozenset({"input"})  # An empty text is what the user said.
 
     model: str = ""
-    input: str | Annotated[list[ItemForm], Field(max_length=MAX_MESSAGES)] | None = None
+    input: str | Annotated[list[ItemForm], Items(MAX_MESSAGES)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None
     prompt: PromptForm | None = None
-    tools: list[ResponseToolForm] | None = None
+    tools: Annotated[list[ResponseToolForm], Items(MAX_TOOLS)] | None = None
     tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
     text: TextForm | None = None
     reasoning: ReasoningForm | None = None
@@ -166,7 +179,7 @@ class ResponseForm(Form):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    include: list[str] | None = None
+    include: Annotated[list[str], Items(MAX_NAMES)] | None = None
     metadata: Notes | None = None
     store: bool | None = None
     background: bool | None = None
@@ -222,7 +235,7 @@ class CountForm(ResponseForm):
 class ConversationForm(Form):
     """A request that creates a conversation or changes its metadata."""
 
-    items: Annotated[list[ItemForm], Field(max_length=MAX_ITEMS)] | None = None
+    items: Annotated[list[ItemForm], Items(MAX_ITEMS)] | None = None
     metadata: Notes | None = None
 
 
@@ -237,4 +250,4 @@ class ConversationUpdateForm(ConversationForm):
 class ItemsForm(Form):
     """Items to add to a conversation."""
 
-    items: Annotated[list[ItemForm], Field(min_length=1, max_length=MAX_ITEMS)]
+    items: Annotated[list[ItemForm], Items(MAX_ITEMS, minimum=1)]

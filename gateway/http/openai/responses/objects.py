@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, cast
 
+from pydantic import BaseModel
+
 from gateway.http.bodies import AnswerShape
 from gateway.http.openai.answers import (
     Extension,
@@ -16,6 +18,7 @@ from gateway.http.openai.answers import (
     is_unfinished,
     was_stopped,
 )
+from gateway.http.openai.forms import Notes
 from gateway.http.openai.responses.items import Item, output_items
 from pagantic.common.v1 import error_pb2, message_pb2, usage_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -49,6 +52,47 @@ _UNLESS_SENT: dict[str, Any] = {
     "truncation": "disabled",
 }
 _CANCELLED = (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_CANCELLED_TIMEOUT)
+
+
+class FunctionAsSent(BaseModel):
+    """A function as the client sent it. Without parameters, they are those of the request for the orchestrator."""
+
+    name: str
+    namespace: str
+    strict: bool | None
+    parameters: dict[str, Any] | None = None
+
+
+class AsSent(BaseModel):
+    """The format and the tools of a request as the client sent them, apart from their schemas."""
+
+    functions: dict[str, FunctionAsSent] = {}
+    namespaces: dict[str, str] = {}
+    format: dict[str, Any] = {}
+
+
+class ResponseEcho(BaseModel):
+    """The parts of a request that its stored response repeats."""
+
+    created_at: int
+    as_sent: AsSent = AsSent()
+    model: str = ""
+    metadata: Notes = {}
+    conversation: dict[str, str] = {}
+    previous_response_id: str = ""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_logprobs: int = 0
+    max_output_tokens: int = 0
+    reasoning: dict[str, Any] = {}
+    tool_choice: str | dict[str, Any] = ""
+    background: bool = False
+    store: bool = True
+    parallel_tool_calls: Any = None
+    truncation: Any = None
+    user: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
 
 
 class ResponseUsage(AnswerShape):
@@ -174,7 +218,7 @@ class ResponseHead:
         sent = self._as_sent("format")
         if not sent and schema_json:
             sent = {"type": "json_schema", "name": "answer", "strict": True}
-        if sent.get("type") == "json_schema":
+        if schema_json and sent.get("type") == "json_schema":
             return {**sent, "schema": json.loads(schema_json)}
         return sent or {"type": "text"}
 

@@ -14,6 +14,7 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import session_pb2
 from pagantic_common.client import AsyncClient
+from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 from pagantic_common.domain.ids import is_id
 
@@ -26,13 +27,23 @@ _MAX_CALL_PAGES = 10
 _ENDINGS = [re.compile(form) for form in ("_[0-9]{1,9}_[0-9a-f]{8}$", "_[0-9]{1,9}$", "$")]
 
 
-async def find_conversation(client: AsyncClient, conversation_id: str) -> session_pb2.Session:
-    """Return a conversation with its newest message alone. Raises NotFound if it does not exist."""
+async def find_conversation(
+    client: AsyncClient, conversation_id: str, *, max_messages: int = 1, before: int = 0
+) -> session_pb2.Session:
+    """Return a conversation with a page of its messages. Raises NotFound if it does not exist.
+
+    Args:
+    client: The client of the caller.
+    conversation_id: The id of the conversation.
+    max_messages: The largest number of messages. With 0, as many as fit into a page of the orchestrator.
+    before: The position before which the page ends. 0 is the end of the conversation.
+    """
     unknown = NotFound(f"there is no conversation {conversation_id[:128]!r}")
     if not is_id(conversation_id):
         raise unknown
+    page = pb.GetSessionRequest(session_id=conversation_id, max_messages=max_messages, before_position=before)
     try:
-        return await client.get_session_page(pb.GetSessionRequest(session_id=conversation_id, max_messages=1))
+        return await client.get_session_page(page)
     except NotFound:
         raise unknown from None
 
@@ -42,9 +53,9 @@ async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> 
 
     Raises NotFound if the conversation or the item does not exist.
     """
-    await find_conversation(client, conversation_id)
     unknown = NotFound(f"there is no item {item_id[:128]!r} in this conversation")
     if (position := position_of(item_id, conversation_id)) is None:
+        await find_conversation(client, conversation_id)
         raise unknown
     messages = await read_messages(client, conversation_id, position, position + 1)
     items = items_of_messages(messages, conversation_id, position)
@@ -71,17 +82,37 @@ async def walk_items(
 async def read_messages(
     client: AsyncClient, conversation_id: str, start: int, end: int
 ) -> Sequence[message_pb2.Message]:
-    """Return the messages of a conversation from position `start` to before `end`, in as many calls as needed."""
+    """Return the messages of a conversation from position `start` to before `end`, in as many calls as needed.
+
+    Raises NotFound if the conversation does not exist.
+    """
     messages: list[message_pb2.Message] = []
     while start < end:
-        page = await client.get_session_page(
-            pb.GetSessionRequest(session_id=conversation_id, max_messages=end - start, before_position=end)
-        )
+        page = await find_conversation(client, conversation_id, max_messages=end - start, before=end)
         if page.first_position + len(page.messages) < end:  # The conversation ends before `end`.
             break
         messages[:0] = page.messages
         end = page.first_position
     return messages
+
+
+async def read_conversation(client: AsyncClient, conversation_id: str) -> list[message_pb2.Message]:
+    """Return all messages of a conversation apart from removed ones.
+
+    Raises NotFound if the conversation does not exist, or InvalidRequest if its messages do not fit into one call.
+    """
+    pages: list[Sequence[message_pb2.Message]] = []
+    size_bytes = before = 0
+    while not pages or before:
+        page = await find_conversation(client, conversation_id, max_messages=0, before=before)
+        pages.append(page.messages)
+        size_bytes += page.ByteSize()
+        if size_bytes > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(
+                f"conversation {conversation_id!r} has more than {MAX_MESSAGE_BYTES} bytes: it is too long"
+            )
+        before = page.first_position
+    return [message for messages in reversed(pages) for message in messages if not message.removed]
 
 
 async def find_calls(client: AsyncClient, conversation_id: str, items: Sequence[ItemForm]) -> list[message_pb2.Message]:
@@ -93,7 +124,7 @@ async def find_calls(client: AsyncClient, conversation_id: str, items: Sequence[
     messages: list[message_pb2.Message] = []
     end, pages = (await find_conversation(client, conversation_id)).message_count, 0
     while wanted and end and pages < _MAX_CALL_PAGES:
-        page = await client.get_session_page(pb.GetSessionRequest(session_id=conversation_id, before_position=end))
+        page = await find_conversation(client, conversation_id, max_messages=0, before=end)
         calling = [message for message in page.messages if wanted.intersection(call.id for call in message.tool_calls)]
         messages += calling
         wanted.difference_update(names_of_calls(calling))

@@ -13,7 +13,7 @@ from gateway.http.openai.forms import IgnoredFields
 from gateway.http.openai.kept import echo_of, find
 from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
 from gateway.http.openai.responses.items import Item, input_items
-from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseHead, ResponseObject
+from gateway.http.openai.responses.objects import ID_PREFIX, KIND, ResponseEcho, ResponseHead, ResponseObject
 from gateway.http.openai.responses.stream import ResponseEvent, ResponseEvents
 from gateway.http.operations import OPENAI, Operation, Parameter
 from gateway.http.streams.running import Answer
@@ -117,7 +117,7 @@ async def _find(client: AsyncClient, response_id: str) -> execution_pb2.Executio
 
 
 def _head_of(execution: execution_pb2.Execution) -> ResponseHead:
-    return ResponseHead(execution.request, echo_of(execution))
+    return ResponseHead(execution.request, echo_of(execution, ResponseEcho).model_dump(exclude_unset=True))
 
 
 def _as_it_is(execution: execution_pb2.Execution) -> ResponseObject:

@@ -1,0 +1,206 @@
+"""Bounds the connections of a server: their number, their number from one peer, and the time of silent ones.
+
+uvicorn limits the time of a connection only between two requests. Three more limits hold here:
+
+1. The head of a request arrives within the time for reading, counted from the opening of the connection or from the
+   first byte of a later head.
+2. A client whose answer came before the end of its body has the same time to send the rest, which is discarded. Many
+   clients read no answer before, and would lose the answer if the connection closed at once.
+3. A client that reads nothing of an answer for WRITE_S is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gateway.web.settings import DoorSettings
+from pagantic_common.domain.addresses import peer_of
+from pagantic_common.domain.calls.shares import Shares
+from pagantic_common.settings import Auth
+
+WRITE_S = 30.0
+# A small buffer of the kernel shows soon that a slow client reads, and takes little memory for clients that do not.
+SEND_BUFFER_BYTES = 128 * 1024
+
+
+class Connections:
+    """The open connections of a server, of which each peer has its share. Local callers are one peer without a share.
+
+    A connection beyond the share takes the place of a connection without a request: of the same peer, or for the first
+    connection of a peer, of the peer with the most connections that has one.
+    """
+
+    def __init__(self, settings: DoorSettings) -> None:
+        self.read_s = settings.read_s
+        self._is_shared = settings.auth is not Auth.LOCAL
+        self._shares = Shares(settings.max_connections)
+        self._open: dict[str | None, dict[BoundedProtocol, None]] = {}  # A dict keeps the order of arrival.
+
+    def add(self, connection: BoundedProtocol) -> bool:
+        """Count a new connection; return whether it has a place."""
+        peer = self._peer_of(connection)
+        if not self._shares.begin(peer) and not self._replace_silent(peer):
+            return False
+        self._open.setdefault(peer, {})[connection] = None
+        return True
+
+    def _replace_silent(self, peer: str | None) -> bool:
+        """Close the oldest connection without a request for a connection of the peer; return whether there was one."""
+        losers = [peer] if peer in self._open else sorted(self._open, key=lambda name: -len(self._open[name]))
+        for loser in losers:
+            silent = next((connection for connection in self._open[loser] if not connection.has_request), None)
+            if silent is not None:
+                self._forget(loser, silent)
+                silent.transport.abort()
+                if loser != peer:
+                    self._shares.end(loser)
+                    self._shares.begin(peer)
+                return True
+        return False
+
+    def remove(self, connection: BoundedProtocol) -> None:
+        """Stop counting a connection, which may not be counted any longer."""
+        peer = self._peer_of(connection)
+        if connection in self._open.get(peer, {}):
+            self._forget(peer, connection)
+            self._shares.end(peer)
+
+    def _forget(self, peer: str | None, connection: BoundedProtocol) -> None:
+        del self._open[peer][connection]
+        if not self._open[peer]:
+            del self._open[peer]
+
+    def _peer_of(self, connection: BoundedProtocol) -> str | None:
+        if not self._is_shared:
+            return None
+        return peer_of(connection.client[0]) if connection.client else ""
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection of the server.
+
+    Args:
+        connections: All connections of the server.
+        arguments: The arguments of uvicorn.
+    """
+
+    def __init__(self, connections: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._all = connections
+        self._arrival: asyncio.TimerHandle | None = None  # runs while bytes must come
+        self._departure: asyncio.TimerHandle | None = None  # runs while bytes must be read
+        self.is_leaving = False
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request of this connection has no whole answer yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Close the connection if there is no place for it, or else begin to wait for a head."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.transport = cast("asyncio.Transport", _PatientTransport(transport, self))
+        if self._all.add(self):
+            self._limit_arrival()
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Free the place of the connection."""
+        super().connection_lost(exc)
+        self._all.remove(self)
+        self._stop_arrival()
+        self._stop_departure()
+
+    def data_received(self, data: bytes) -> None:
+        """Read bytes of requests."""
+        if not self.is_leaving:
+            super().data_received(data)
+            self._limit_arrival()
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Close the connection. If a body is not at its end, discard the rest first, for a limited time."""
+        if transport.is_closing() or self.is_leaving or self.conn.their_state is not h11.SEND_BODY:
+            transport.close()
+            return
+        self.is_leaving = True
+        self._stop_arrival()
+        self._arrival = self.loop.call_later(self._all.read_s, transport.abort)
+        self.flow.resume_reading()
+        transport.write_eof()
+
+    def on_response_complete(self) -> None:
+        """Limit the rest of the body, and the time in which the answer is read."""
+        super().on_response_complete()
+        if self.conn.their_state is not h11.IDLE:  # uvicorn limits the time until the next request begins.
+            self._limit_arrival()
+        if not self.has_request:  # A pipelined request may have begun.
+            self._limit_departure()
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read more."""
+        super().pause_writing()
+        self._limit_departure()
+
+    def resume_writing(self) -> None:
+        """Continue the answer, because the client has read enough of it."""
+        super().resume_writing()
+        if self.has_request:
+            self._stop_departure()
+
+    def _limit_arrival(self) -> None:
+        """Close the connection soon unless a request runs: its head or the rest of its body is due."""
+        if self.is_leaving:
+            return
+        if self.has_request or self.transport.is_closing():
+            self._stop_arrival()
+            if not self.flow.write_paused:  # The answer of the request is what the client reads from now on.
+                self._stop_departure()
+        elif self._arrival is None:
+            self._arrival = self.loop.call_later(self._all.read_s, self.transport.abort)
+
+    def _limit_departure(self, unread_bytes: float = float("inf")) -> None:
+        """Close the connection unless the client reads, from now on or since it had so many bytes to read."""
+        self._stop_departure()
+        left_bytes = self.transport.get_write_buffer_size()
+        if left_bytes >= unread_bytes:
+            self.transport.abort()
+        elif left_bytes:
+            self._departure = self.loop.call_later(WRITE_S, self._limit_departure, left_bytes)
+
+    def _stop_arrival(self) -> None:
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
+
+    def _stop_departure(self) -> None:
+        if self._departure is not None:
+            self._departure.cancel()
+            self._departure = None
+
+
+class _PatientTransport:
+    """The transport of a connection, which closes as the connection decides."""
+
+    def __init__(self, transport: asyncio.Transport, connection: BoundedProtocol) -> None:
+        self._transport = transport
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close the connection, perhaps after the rest of a body."""
+        self._connection.leave(self._transport)
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be sent."""
+        return self._connection.is_leaving or self._transport.is_closing()

@@ -1,0 +1,475 @@
+"""Who gets in at the doors, HTTP and MCP, in which order, and with how many connections, requests and bytes."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel
+
+from gateway.http.operations import Access
+from gateway.http.serving import served_operations
+from gateway.http.settings import HttpSettings
+from gateway.web import callers, connections
+from gateway.web.bodies import MAX_VALUES
+from pagantic.orchestrator.v1 import key_pb2
+from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client import AsyncClient, chat_request
+from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
+from pagantic_common.rpc.call import call_unary
+from services.orchestrator.servicer import SCOPES
+from tests.support.http_app import chat_body, serving_http
+from tests.support.mcp_app import call, deployment, result_in, serving_mcp
+from tests.support.scripted_services import ScriptedInference, scripted_services
+
+SERVING = {"http": serving_http, "mcp": serving_mcp}
+OTHER_HOST = "127.0.0.2"
+
+
+@dataclass
+class Door:
+    """A served door, and requests that it answers."""
+
+    kind: str
+    server: Any
+
+    @property
+    def port(self):
+        return (self.server.http.base_url if self.kind == "http" else httpx.URL(self.server.url)).port
+
+    @property
+    def path(self):
+        return "/v1/chat/completions" if self.kind == "http" else "/mcp"
+
+    def body(self, text="hi", **fields):
+        """Return the body of a request that asks the model."""
+        value = chat_body(text, **fields) if self.kind == "http" else call("ask", {"question": text, **fields})
+        return json.dumps(value).encode()
+
+    def head(self, length, headers=()):
+        """Return the head of a request whose body has so many bytes."""
+        more = {"content-type": "application/json", "accept": "application/json, text/event-stream", **dict(headers)}
+        lines = [f"POST {self.path} HTTP/1.1", "host: localhost", f"content-length: {length}"]
+        return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in more.items()), "", ""]).encode()
+
+    async def connect(self, host="127.0.0.1"):
+        """Open a connection from an address of this machine."""
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(host, 0))
+
+    async def ask(self, headers=(), host="127.0.0.1", **fields):
+        """Ask the model over a connection of its own, and return the status."""
+        body = self.body(**fields)
+        reader, writer = await self.connect(host)
+        with closing(writer):
+            writer.write(self.head(len(body), headers) + body)
+            return await status_in(reader)
+
+    async def until_running(self, count):
+        """Wait until this number of requests runs."""
+        async with asyncio.timeout(10):
+            while self.server.app.entry.request_count != count:  # noqa: ASYNC110 - the count has no event
+                await asyncio.sleep(0.01)
+
+
+async def status_in(reader):
+    """Return the status of the next answer."""
+    async with asyncio.timeout(20):
+        return int((await reader.readline()).split()[1])
+
+
+async def is_closed(reader, within_s=10):
+    """Return whether the server closes a connection in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            while await reader.read(65536):
+                pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+@pytest.fixture(params=SERVING)
+def door(request, tmp_path):
+    """Return what serves a door with these services and settings."""
+
+    @asynccontextmanager
+    async def serve(services=None, *, keys=None, **settings):
+        fields = {} if keys is None else {"admin_keys": keys}
+        async with (
+            deployment(tmp_path, services, **fields) as world,
+            SERVING[request.param](world, **settings) as server,
+        ):
+            yield Door(request.param, server)
+
+    return serve
+
+
+@pytest.mark.parametrize("auth", ["local", "none"])
+async def test_silent_connections_keep_nobody_out_and_are_closed(door, auth):
+    async with door(auth=auth, max_connections=16, read_s=0.6) as served:
+        silent = [await served.connect() for _ in range(32)]
+        for _, writer in silent[::2]:
+            writer.write(b"POST / HTTP/1.1\r\nhost: loc")
+        assert await served.ask() == 200
+        assert await served.ask(host=OTHER_HOST) == 200
+        assert all(await asyncio.gather(*(is_closed(reader) for reader, _ in silent)))
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_peer_with_very_many_connections_leaves_places_to_others(door):
+    async with door(auth="none", max_connections=8) as served:
+        many = [await served.connect() for _ in range(16)]
+        others = [await served.connect(OTHER_HOST) for _ in range(2)]
+        body = served.body()
+        for reader, writer in others:
+            writer.write(served.head(len(body)) + body)
+            assert await status_in(reader) == 200
+        for _, writer in many + others:
+            writer.close()
+
+
+async def test_a_newcomer_takes_a_silent_place_while_the_peer_with_most_connections_is_busy(door):
+    async with door(auth="none", max_connections=4, read_s=60) as served:
+        busy = [await served.connect("127.0.0.2") for _ in range(2)]
+        for _, writer in busy:
+            writer.write(served.head(1000))
+        silent = [await served.connect(host) for host in ("127.0.0.3", "127.0.0.4")]
+        await served.until_running(2)
+        assert await served.ask(host="127.0.0.5") == 200
+        assert await is_closed(silent[0][0], within_s=5)
+        for _, writer in busy + silent:
+            writer.close()
+
+
+async def test_a_head_that_begins_after_an_answer_has_its_time_too(door):
+    async with door(read_s=0.3) as served:
+        reader, writer = await served.connect()
+        body = served.body()
+        writer.write(served.head(len(body)) + body)
+        assert await status_in(reader) == 200
+        await served.until_running(0)
+        writer.write(b"P")
+        assert await is_closed(reader, within_s=3)
+        writer.close()
+
+
+async def test_a_client_that_sends_after_its_answer_is_closed_in_time(door):
+    async with door(read_s=0.3) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(1000, {"host": "evil.example"}).replace(b"host: localhost\r\n", b""))
+        assert await status_in(reader) == 421
+        assert await is_closed(reader, within_s=3)
+        writer.close()
+
+
+async def test_a_client_that_reads_nothing_frees_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "WRITE_S", 0.3)
+    async with deployment(tmp_path) as world, serving_http(world) as server:
+        served = Door("http", server)
+        _, writer = await served.connect()
+        # The answers fill the buffers of both sides, so that the next request waits to send its answer.
+        writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 200)
+        async with asyncio.timeout(20):
+            while not writer.transport.is_closing():
+                writer.write(b"\r\n")
+                await asyncio.sleep(0.02)
+        await served.until_running(0)
+
+
+async def test_a_client_that_reads_slowly_gets_its_whole_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "WRITE_S", 0.3)
+    monkeypatch.setattr(connections, "SEND_BUFFER_BYTES", 1 << 16)
+    async with deployment(tmp_path) as world, serving_http(world) as server:
+        size = len((await server.http.get("/openapi.json")).content)
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        slow.connect(("127.0.0.1", server.http.base_url.port))
+        reader, writer = await asyncio.open_connection(sock=slow)
+        with closing(writer):
+            writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2)
+            began_s, read_bytes = time.monotonic(), 0
+            async with asyncio.timeout(60):
+                while read_bytes < 2 * size:
+                    part = await reader.read(size // 8)
+                    assert part
+                    read_bytes += len(part)
+                    await asyncio.sleep(0.07)
+        assert time.monotonic() - began_s > 2 * connections.WRITE_S
+
+
+ADMIN = make_key(os.urandom)
+STORED = StoredKey(DEFAULT_TENANT, ADMIN.key_id, "admin", frozenset(Scope), hash_of(ADMIN.secret), 0.0)
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Return the list of all calls that check a key, which holds the key."""
+    asked = []
+    ask = AsyncClient.list_prompt_templates
+
+    async def counted(self):
+        asked.append(self._credentials)
+        return await ask(self)
+
+    monkeypatch.setattr(AsyncClient, "list_prompt_templates", counted)
+    return asked
+
+
+def admin_keys():
+    return {ADMIN.key_id: STORED}
+
+
+async def answer_in(reader):
+    """Return the status and the JSON of an answer that has its length."""
+    async with asyncio.timeout(20):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(re.search(r"content-length: (\d+)", head)[1])
+        return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+@pytest.mark.parametrize("auth", ["local", "none", "keys"])
+async def test_an_unknown_key_is_refused_before_its_body_is_read(door, auth):
+    async with door(auth=auth, keys=admin_keys) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(100_000, bearer(make_key(os.urandom).text)) + b"{")
+        status, answer = await answer_in(reader)
+        writer.close()
+    assert (status, "key" in answer["error"]["message"]) == (401, True)
+
+
+async def test_a_key_is_checked_once_in_seconds_and_once_at_a_time(door, checks, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    async with door(auth="keys", keys=admin_keys) as served:
+        statuses = await asyncio.gather(*(served.ask(bearer(ADMIN.text)) for _ in range(4)))
+        assert (set(statuses), len(checks)) == ({200}, 1)
+        now_s[0] += callers.KNOWN_S
+        assert (await served.ask(bearer(ADMIN.text)), len(checks)) == (200, 2)
+
+
+async def test_a_revoked_key_is_forgotten(door, monkeypatch):
+    monkeypatch.setattr(callers, "KNOWN_S", 0.2)
+    async with door(auth="keys", keys=admin_keys) as served:
+        stub, credentials = served.server.world.stub, f"Bearer {ADMIN.text}"
+        request = pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=[key_pb2.KEY_SCOPE_EXECUTE])
+        made = await call_unary("orchestrator", stub.CreateKey, request, 10.0, credentials=credentials)
+        assert await served.ask(bearer(made.text)) == 200
+        request = pb.RevokeKeyRequest(key_id=made.key.key_id)
+        await call_unary("orchestrator", stub.RevokeKey, request, 10.0, credentials=credentials)
+        async with asyncio.timeout(20):
+            while await served.ask(bearer(made.text)) != 401:  # noqa: ASYNC110 - the door has no event for it
+                await asyncio.sleep(0.1)
+
+
+async def test_a_key_that_nobody_can_check_is_refused_without_its_body(door, monkeypatch):
+    monkeypatch.setattr(callers, "CHECK_S", 0.2)
+
+    async def wait(_self):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(AsyncClient, "list_prompt_templates", wait)
+    async with door() as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(1000, bearer("any")))
+        assert await status_in(reader) == 503
+        writer.close()
+
+
+async def test_a_body_that_is_too_large_is_refused_before_a_byte_of_it_comes(door):
+    async with door(max_body_bytes=2048, max_message_bytes=2048) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(2049))
+        assert await status_in(reader) == 413
+        writer.close()
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+async def test_a_client_that_reads_after_it_has_sent_sees_why_it_was_refused(door, connection):
+    async with door(max_body_bytes=2048, max_message_bytes=2048) as served:
+        reader, writer = await served.connect()
+        writer.write(served.head(4_000_000, {"connection": connection}))
+        for _ in range(40):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+        assert await status_in(reader) == 413
+        assert connection == "keep-alive" or await is_closed(reader)
+        writer.close()
+
+
+async def test_bodies_have_so_many_bytes_together_and_each_caller_its_share(door):
+    limits = {"max_bodies_bytes": 200_000, "max_body_bytes": 100_000, "max_message_bytes": 100_000, "read_s": 60}
+    async with door(auth="none", **limits) as served:
+        slow = [await served.connect() for _ in range(3)]
+        for count, (_, writer) in enumerate(slow):
+            await served.until_running(count)
+            writer.write(served.head(60_000, bearer("one")) + b"{")
+        # One caller has its share of the bytes, and another caller finds room.
+        assert await status_in(slow[2][0]) == 503
+        assert await served.ask(bearer("two")) == 200
+        for _, writer in slow:
+            writer.close()
+        await served.until_running(0)
+        assert served.server.app.entry.bodies.memory.free == 200_000
+
+
+async def test_a_body_of_very_many_values_is_refused(door):
+    async with door() as served:
+        reader, writer = await served.connect()
+        body = json.dumps({"model": "", "messages": [{}] * MAX_VALUES}).encode()
+        writer.write(served.head(len(body)) + body)
+        status, answer = await answer_in(reader)
+        writer.close()
+    assert (status, f"more than {MAX_VALUES} values" in answer["error"]["message"]) == (400, True)
+
+
+def long_bodies():
+    """Yield the path of each operation with a form, and a body with very many wrong items in one field of the form."""
+    for operation in served_operations(HttpSettings()):
+        if operation.form is None or not issubclass(operation.form, BaseModel):
+            continue
+        for name, field in operation.form.model_fields.items():
+            if "list[" in str(field.annotation) or "Items(" in str(field):
+                path = re.sub(r"{[^}]*}", "x", operation.path)
+                for item in (0, {}, [0]):
+                    yield operation.method, path, {field.alias or name: [item] * 20_000}
+
+
+async def test_very_many_wrong_items_take_little_time_in_every_operation(tmp_path):
+    async with deployment(tmp_path) as world, serving_http(world) as server:
+        await server.chat()  # The check of the first answer builds the document.
+        for method, path, body in long_bodies():
+            began_s = time.process_time()
+            answer = await server.http.request(method, path, json={"model": "", **body})
+            assert answer.status_code in (400, 404), (path, body.keys(), answer.text)
+            assert time.process_time() - began_s < 0.5, (path, body.keys())
+
+
+async def test_very_many_wrong_steps_take_little_time(tmp_path):
+    async with deployment(tmp_path) as world, serving_mcp(world) as server:
+        began_s = time.process_time()
+        answer = result_in(await server.post(call("plan", {"task": "x", "steps": [0] * 20_000})))
+        assert time.process_time() - began_s < 0.5
+    assert "steps" in answer["result"]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("auth", ["none", "keys"])
+async def test_a_caller_with_many_requests_leaves_places_to_others(door, auth):
+    keys = admin_keys if auth == "keys" else None
+    one = bearer(ADMIN.text) if auth == "keys" else {}
+    async with door(auth=auth, keys=keys, max_streams=8, read_s=60) as served:
+        other = {}
+        if auth == "keys":
+            stub, credentials = served.server.world.stub, f"Bearer {ADMIN.text}"
+            request = pb.CreateKeyRequest(tenant="acme", subject="ci", scopes=[key_pb2.KEY_SCOPE_EXECUTE])
+            made = await call_unary("orchestrator", stub.CreateKey, request, 10.0, credentials=credentials)
+            other = bearer(made.text)
+        held = [await served.connect() for _ in range(4)]
+        for _, writer in held:
+            writer.write(served.head(1000, one))
+        await served.until_running(4)
+        assert await served.ask(one) == 503
+        assert await served.ask(other, host=OTHER_HOST) == 200
+        for _, writer in held:
+            writer.close()
+
+
+async def test_streams_leave_places_to_other_requests(tmp_path):
+    services = scripted_services(inference=ScriptedInference(None))
+    async with (
+        deployment(tmp_path, services) as world,
+        serving_http(world, max_streams=8) as server,
+        AsyncExitStack() as streams,
+    ):
+        opened = [await streams.enter_async_context(server.chat_stream()) for _ in range(7)]
+        assert {answer.status_code for answer in opened} == {200}
+        refused = await server.chat(stream=True)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (await server.http.get("/v1/models")).status_code == 200
+
+
+def calls():
+    """Yield each operation of the gateway with a path for it."""
+    for operation in served_operations(HttpSettings()):
+        yield operation, re.sub(r"{[^}]*}", "x", operation.path)
+
+
+async def test_no_browser_guesses_the_type_of_an_answer(tmp_path):
+    async with deployment(tmp_path) as world, serving_http(world) as http, serving_mcp(world) as mcp:
+        answers = [await http.http.request(operation.method, path) for operation, path in calls()]
+        answers += [await http.http.get("/none"), await mcp.post(call("clock")), await mcp.http.put(mcp.url)]
+    headers = [answer.headers.get_list("x-content-type-options") for answer in answers]
+    assert headers == [["nosniff"]] * len(answers)
+
+
+async def test_a_page_must_name_json_which_needs_a_permission_of_the_browser(tmp_path):
+    async with deployment(tmp_path) as world, serving_http(world) as server:
+        port = server.http.base_url.port
+        page = {"host": f"localhost:{port}", "origin": f"http://localhost:{port}"}
+        for operation, path in calls():
+            if operation.form is None:
+                continue
+            for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+                headers = page | ({"content-type": kind} if kind else {})
+                refused = await server.http.request(operation.method, path, content=b"{}", headers=headers)
+                assert refused.status_code == 415, path
+        assert (await server.http.post("/v1/conversations", headers=page)).status_code == 200
+        for kind in ("application/json; charset=utf-8", "application/vnd.x+json"):
+            typed = page | {"content-type": kind}
+            assert (await server.http.post("/api/show", content=b"{}", headers=typed)).status_code == 400
+        typed = {"content-type": "text/plain"}
+        assert (await server.http.post("/api/show", content=b"{}", headers=typed)).status_code == 400
+
+
+async def test_the_gateways_own_key_lends_nobody_the_scope_admin(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAGANTIC_API_KEY", ADMIN.text)
+    async with deployment(tmp_path, admin_keys=admin_keys) as world, serving_http(world) as server:
+        for operation, path in calls():
+            if not operation.needs_key:
+                continue
+            needs_admin = operation.access is Access.ADMIN
+            refused = await server.http.request(operation.method, path)
+            assert ("scope admin of its own key" in refused.text) == needs_admin, path
+            if needs_admin:
+                own = await server.http.request(operation.method, path, headers=bearer(ADMIN.text))
+                assert own.status_code != 403, path
+
+
+def test_operations_that_call_a_method_of_operators_are_marked():
+    marked = {operation.name for operation, _ in calls() if operation.access is Access.ADMIN}
+    methods = {method for method, scope in SCOPES.items() if scope is Scope.ADMIN}
+    for operation, _ in calls():
+        names = operation.handle.__code__.co_names
+        uses = {name.title().replace("_", "") for name in names} & methods
+        assert (operation.name in marked) == bool(uses), (operation.name, uses)
+
+
+async def test_a_stream_that_follows_a_long_execution_ends_with_the_time_of_a_request(tmp_path):
+    services = scripted_services(inference=ScriptedInference(None))
+    async with deployment(tmp_path, services) as world, serving_http(world, call_s=0.4) as server:
+        async with AsyncClient(world.address) as client:
+            request = chat_request("hi", request_id="long", timeout_s=60)
+            request.background = True
+            started = client.stream(request)
+            await anext(started)
+            await started.aclose()
+        headers = {"accept": "text/event-stream"}
+        async with asyncio.timeout(20), server.http.stream("GET", "/v1/executions/long", headers=headers) as answer:
+            assert answer.status_code == 200
+            assert "completed" not in "".join([line async for line in answer.aiter_lines()])
+        await Door("http", server).until_running(0)
