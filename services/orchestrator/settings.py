@@ -202,6 +202,15 @@ class OrchestratorSettings(CallerSettings):
     journal_min_free_bytes: int = Field(
         64 * 1024 * 1024, ge=0, description="least room on the journal's volume; with less it is not ready"
     )
+    max_stored_bytes_of_tenant: int = Field(
+        0,
+        ge=0,
+        description="bytes that the journal keeps of one tenant; one more is RESOURCE_EXHAUSTED; 0 is, with AUTH=keys, "
+        "as many as are left free",
+    )
+    max_session_bytes: int = Field(
+        64 * 1024 * 1024, ge=1, description="bytes of one conversation; a turn or message more is RESOURCE_EXHAUSTED"
+    )
     max_running_of_tenant: int = Field(
         0, ge=0, description="executions of one tenant that may run at once; 0 is as many as of all"
     )

@@ -1,4 +1,16 @@
-"""Helpers for rows of the journal's tables: conditions, decoding and bounded reads."""
+"""Helpers for rows of the journal's tables: conditions, decoding, bounded reads and the bytes that rows hold.
+
+Every row of content counts ROW_BYTES and the bytes of its sealed columns before encryption. The row of an execution or
+a session keeps the count of all its rows:
+
+    executions.entry_bytes   its entries
+    executions.stored_bytes  its own row, with the response and the last error once it has ended, and its events,
+                             approvals and kept request
+    sessions.stored_bytes    its own row, and its messages, values and summary
+
+Every statement that changes such a row changes the count in the same transaction. A deleted row takes its count along,
+so a tenant's bytes are the sum over its executions and sessions.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, or_, select, update
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -18,6 +30,7 @@ from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
+from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
@@ -25,10 +38,14 @@ from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 
 READ_AT_ONCE = 50  # rows
+ROW_BYTES = 128  # what a row takes besides its content: its key, its other columns and its entries in indexes
 
 IS_LIVE = and_(executions.c.response.is_(None), executions.c.interrupted == 0)
 IS_INTERRUPTED = and_(executions.c.response.is_(None), executions.c.interrupted == 1)
-_NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence")
+_NOT_READ = (
+    *("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence"),
+    *("stored_bytes", "entry_bytes"),
+)
 RECORD = [column for column in executions.c if column.name not in _NOT_READ]
 
 
@@ -52,6 +69,32 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
         ids.setdefault(tenant, []).append(record_id)
     name = type(keys[0])._fields[1]
     return or_(*(and_(table.c.tenant == tenant, table.c[name].in_(some)) for tenant, some in ids.items()))
+
+
+def content_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
+    """Return the bytes that rows of content count, by reading them."""
+    columns = [column for column in table.c if isinstance(column.type, SealedBytes | SealedText)]
+    rows = db.execute(select(*columns).where(which))
+    return sum(ROW_BYTES + sum(map(size_of, row)) for row in rows)
+
+
+def size_of(value: bytes | str | None) -> int:
+    """Return the bytes of a value of a sealed column."""
+    if value is None:
+        return 0
+    if isinstance(value, str):
+        return len(value.encode())
+    return len(value)
+
+
+def hold(db: Connection, table: Table, which: ColumnElement[bool]) -> bool:
+    """Hold off other changes of an execution or a session until the transaction ends; return whether it exists."""
+    return db.execute(select(table.c.stored_bytes).where(which).with_for_update()).first() is not None
+
+
+def add_bytes(db: Connection, table: Table, which: ColumnElement[bool], size: int) -> None:
+    """Add to the count of an execution or of a session."""
+    db.execute(update(table).where(which).values(stored_bytes=table.c.stored_bytes + size))
 
 
 def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:

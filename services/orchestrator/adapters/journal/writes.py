@@ -7,6 +7,7 @@ document of its kind and value, in a form that does not depend on class names.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -24,7 +25,17 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
-from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
+from services.orchestrator.adapters.journal.rows import (
+    IS_INTERRUPTED,
+    IS_LIVE,
+    ROW_BYTES,
+    add_bytes,
+    content_bytes,
+    get_record,
+    of_execution,
+    of_session,
+    size_of,
+)
 from services.orchestrator.adapters.journal.sealing import SealedBytes, sealing_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
@@ -187,9 +198,13 @@ class Writes:
         new: dict[str, Any] = {name: bindparam(name) for name in admitted}
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
         moved = update(_executions).where(_is_keyed(_executions), _executions.c.owner == owner, IS_LIVE)
+        counted = {
+            "stored_bytes": _executions.c.stored_bytes + bindparam("added_bytes"),
+            "entry_bytes": _executions.c.entry_bytes * bindparam("keeps_entries") + bindparam("added_entry_bytes"),
+        }
         added = {name: tables.usage_totals.c[name] + totals.excluded[name] for name in _SUMS}
         self._admit = CompiledStatement(executions.values(new).on_conflict_do_nothing(), dialect)
-        self._move = CompiledStatement(moved.values({name: bindparam(name) for name in _MOVING}), dialect)
+        self._move = CompiledStatement(moved.values({name: bindparam(name) for name in _MOVING} | counted), dialect)
         self._add_events = CompiledStatement(self._insert(tables.events), dialect)
         self._add_entries = CompiledStatement(self._insert(tables.entries), dialect)
         self._add_messages = CompiledStatement(self._insert(tables.messages), dialect)
@@ -217,26 +232,31 @@ class Writes:
         Returns None if another caller restarted the execution first.
         """
         record, key = admission.record, admission.record.key
-        fresh = _row_of(record) | {
-            "owner": self._owner, "response": None, "last_error": None,
-            "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
-        }  # fmt: skip
         ended_s = ended.entered_at.timestamp()
         has_ended = and_(
             of_execution(_executions, key),
             _executions.c.response.is_not(None),
             _executions.c.entered_at.between(ended_s - SAME_MOMENT_S, ended_s + SAME_MOMENT_S),
         )
-        if not db.execute(update(_executions).where(has_ended).values(fresh)).rowcount:
+        query = select(_executions.c.response, _executions.c.last_error, _executions.c.stored_bytes)
+        stored = db.execute(query.where(has_ended).with_for_update()).first()
+        if stored is None:
             return None
         self._take_turn_now(db, admission)
-        events = tables.events
+        events, approvals = tables.events, tables.approvals
         last = db.execute(select(func.max(events.c.sequence)).where(of_execution(events, key))).scalar_one() or 0
-        begun = update(_executions).where(of_execution(_executions, key))
-        db.execute(begun.values(after_sequence=last))
-        for table in (tables.entries, tables.approvals):
+        freed_bytes = size_of(stored.response) + size_of(stored.last_error)
+        freed_bytes += content_bytes(db, approvals, of_execution(approvals, key))
+        for table in (tables.entries, approvals):
             db.execute(delete(table).where(of_execution(table, key)))
-        self._add_entries.run(db, [_entry_row(key, 0, replace(admission.admitted, after_sequence=last))])
+        entry = _entry_row(key, 0, replace(admission.admitted, after_sequence=last))
+        self._add_entries.run(db, [entry])
+        fresh = _row_of(record) | {
+            "owner": self._owner, "response": None, "last_error": None, "after_sequence": last,
+            "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
+            "stored_bytes": stored.stored_bytes - freed_bytes, "entry_bytes": ROW_BYTES + len(entry["entry"]),
+        }  # fmt: skip
+        db.execute(update(_executions).where(of_execution(_executions, key)).values(fresh))
         return int(last)
 
     def _take_turn_now(self, db: Connection, admission: NewExecution) -> None:
@@ -246,24 +266,39 @@ class Writes:
 
     def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
         """Store the executions whose ids are free, and return their number."""
-        count = self._admit.run(db, [_row_of(admission.record) for admission in admissions])
+        records = [admission.record for admission in admissions]
+        kept = [row for record in records for row in _kept_rows(record)]
+        entries = [_entry_row(admission.record.key, 0, admission.admitted) for admission in admissions]
+        kept_bytes = _bytes_by_execution(kept, "request", "metadata_json")
+        entry_bytes = _bytes_by_execution(entries, "entry")
+        rows = [
+            _row_of(record)
+            | {"stored_bytes": ROW_BYTES + kept_bytes[record.key], "entry_bytes": entry_bytes[record.key]}
+            for record in records
+        ]
+        count = self._admit.run(db, rows)
         if count == len(admissions):
-            self._add_entries.run(
-                db, [_entry_row(admission.record.key, 0, admission.admitted) for admission in admissions]
-            )
-            self._keep.run(db, [row for admission in admissions for row in _kept_rows(admission.record)])
+            self._add_entries.run(db, entries)
+            self._keep.run(db, kept)
         return count
 
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
         """Store the writes. The last write of each execution sets its state."""
-        records = {write.record.key: write.record for write in writes}
-        updates = [_state_row(record) for record in records.values()]
-        if self._move.run(db, updates) != len(updates):
-            raise Conflict("the execution is another orchestrator's by now, or has ended")
         ended = [write for write in writes if write.record.response is not None]
         done = {write.record.key for write in ended if write.record.kept is None}
-        self._add_events.run(db, _event_rows(writes))
-        self._add_entries.run(db, _entry_rows(writes, done))
+        events, entries = _event_rows(writes), _entry_rows(writes, done)
+        event_bytes, entry_bytes = _bytes_by_execution(events, "event"), _bytes_by_execution(entries, "entry")
+        updates = []
+        for key, record in {write.record.key: write.record for write in writes}.items():
+            row = _state_row(record)
+            row["added_bytes"] = event_bytes[key]
+            if row["response"] is not None:
+                row["added_bytes"] += size_of(row["response"]) + size_of(row["last_error"])
+            updates.append(row | {"keeps_entries": int(key not in done), "added_entry_bytes": entry_bytes[key]})
+        if self._move.run(db, updates) != len(updates):
+            raise Conflict("the execution is another orchestrator's by now, or has ended")
+        self._add_events.run(db, events)
+        self._add_entries.run(db, entries)
         if ended:
             self._end_all(db, ended)
 
@@ -291,14 +326,21 @@ class Writes:
         Raises InvalidRequest if the conversation does not have a position.
         """
         self._check_no_turn_runs(db, key)
+        self.touch(db, key, now_s)  # holds off other changes of the conversation
         table, summaries = tables.messages, tables.summaries
+        added_bytes = 0
         for position, message in messages.items():
-            row = update(table).where(of_session(table, key), table.c.position == position)
-            if not db.execute(row.values(message=message_to_proto(message).SerializeToString())).rowcount:
+            payload = message_to_proto(message).SerializeToString()
+            which = and_(of_session(table, key), table.c.position == position)
+            stored = db.execute(select(table.c.message).where(which)).scalar_one_or_none()
+            if stored is None:
                 raise InvalidRequest(f"session {key.session_id!r} has no message at position {position} to replace")
+            db.execute(update(table).where(which).values(message=payload))
+            added_bytes += len(payload) - len(stored)
         covering = and_(of_session(summaries, key), summaries.c.message_count > min(messages))
+        added_bytes -= size_of(db.execute(select(summaries.c.text).where(covering)).scalar_one_or_none())
         db.execute(update(summaries).where(covering).values(text=""))
-        self.touch(db, key, now_s)
+        add_bytes(db, _sessions, of_session(_sessions, key), added_bytes)
 
     def _check_no_turn_runs(self, db: Connection, key: SessionKey) -> None:
         holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
@@ -306,25 +348,25 @@ class Writes:
             raise _turn_runs(key)
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
-        self.touch(db, key, now_s)
+        payloads = [message_to_proto(message).SerializeToString() for message in turn]
+        self.touch(db, key, now_s, sum(ROW_BYTES + len(payload) for payload in payloads))
         messages = tables.messages
         last = db.execute(select(func.max(messages.c.position)).where(of_session(messages, key))).scalar_one()
         if last is None:
             last = -1
         rows = [
-            key._asdict() | {"position": position, "message": message_to_proto(message).SerializeToString()}
-            for position, message in enumerate(turn, start=last + 1)
+            key._asdict() | {"position": position, "message": payload}
+            for position, payload in enumerate(payloads, start=last + 1)
         ]
         self._add_messages.run(db, rows)
 
-    def touch(self, db: Connection, key: SessionKey, now_s: float) -> None:
-        """Create a conversation if it does not exist, and set the time of its last use."""
-        made = self._insert(_sessions).values(**key._asdict(), created_at=now_s, updated_at=now_s)
-        db.execute(
-            made.on_conflict_do_update(
-                index_elements=["tenant", "session_id"], set_={"updated_at": made.excluded.updated_at}
-            )
+    def touch(self, db: Connection, key: SessionKey, now_s: float, added_bytes: int = 0) -> None:
+        """Create a conversation if it does not exist, set the time of its last use, and count added content."""
+        made = self._insert(_sessions).values(
+            **key._asdict(), created_at=now_s, updated_at=now_s, stored_bytes=ROW_BYTES + added_bytes
         )
+        used = {"updated_at": made.excluded.updated_at, "stored_bytes": _sessions.c.stored_bytes + added_bytes}
+        db.execute(made.on_conflict_do_update(index_elements=["tenant", "session_id"], set_=used))
 
     def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
         """Give the session's turn to an execution, and return whether it has the turn.
@@ -381,6 +423,14 @@ def _row_of(record: ExecutionRecord) -> dict[str, Any]:
         "fingerprint": record.fingerprint,
         "background": int(record.is_background),
     }
+
+
+def _bytes_by_execution(rows: Sequence[Mapping[str, Any]], *columns: str) -> Counter[tuple[str, str]]:
+    """Return the bytes that rows with these columns of content count, by tenant and request id."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        sizes[row["tenant"], row["request_id"]] += ROW_BYTES + sum([len(row[column]) for column in columns])
+    return sizes
 
 
 def _kept_rows(record: ExecutionRecord) -> list[dict[str, Any]]:

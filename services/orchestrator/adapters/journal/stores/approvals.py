@@ -11,7 +11,16 @@ from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.hub import topic_of
-from services.orchestrator.adapters.journal.rows import get_record, of_execution, read_token, token_of, wrong_token
+from services.orchestrator.adapters.journal.rows import (
+    ROW_BYTES,
+    add_bytes,
+    get_record,
+    hold,
+    of_execution,
+    read_token,
+    token_of,
+    wrong_token,
+)
 from services.orchestrator.adapters.journal.schema import approvals, executions
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
 from services.orchestrator.core.model.keys import ExecutionKey
@@ -59,21 +68,25 @@ class SqlApprovals(JournalAccess, ApprovalStore):
         return Page(page, token_of(last.requested_at.hex(), last.request_id, last.tool_call_id))
 
     def _ask(self, db: Connection, key: ExecutionKey, asked: Approval) -> Approval:
+        hold(db, executions, of_execution(executions, key))
         payload = db.execute(select(approvals.c.approval).where(_of_call(key, asked.tool_call_id))).scalar()
         stored = _approval_of(payload) if payload is not None else None
         if stored is not None and stored.is_for(asked):
             return stored
+        proto = approval_to_proto(asked).SerializeToString()
         row: dict[str, Any] = {
             "tenant": key.tenant,
             "request_id": key.request_id,
             "tool_call_id": asked.tool_call_id,
             "requested_at": asked.requested_at.timestamp(),
             "is_open": 1,
-            "approval": approval_to_proto(asked).SerializeToString(),
+            "approval": proto,
         }
         added = self._insert(approvals).values(row)
         names = ["tenant", "request_id", "tool_call_id"]
         db.execute(added.on_conflict_do_update(index_elements=names, set_=row))
+        earlier_bytes = 0 if payload is None else ROW_BYTES + len(payload)
+        add_bytes(db, executions, of_execution(executions, key), ROW_BYTES + len(proto) - earlier_bytes)
         return asked
 
 
@@ -85,25 +98,29 @@ def _approval_of(stored: bytes) -> Approval:
     return approval_from_proto(approval_pb2.Approval.FromString(stored))
 
 
-def _get(db: Connection, key: ExecutionKey, tool_call_id: str, *, is_locked: bool = False) -> Approval:
-    query = select(approvals.c.approval).where(_of_call(key, tool_call_id))
-    if is_locked:
-        query = query.with_for_update()
-    stored = db.execute(query).scalar()
+def _get(db: Connection, key: ExecutionKey, tool_call_id: str) -> Approval:
+    return _approval_of(_stored(db, key, tool_call_id))
+
+
+def _stored(db: Connection, key: ExecutionKey, tool_call_id: str) -> bytes:
+    stored: bytes | None = db.execute(select(approvals.c.approval).where(_of_call(key, tool_call_id))).scalar()
     if stored is None:
         raise NotFound(f"no call {tool_call_id!r} of execution {key.request_id!r} needs an approval")
-    return _approval_of(stored)
+    return stored
 
 
 def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
-    approval = _get(db, key, tool_call_id, is_locked=True)
+    hold(db, executions, of_execution(executions, key))
+    payload = _stored(db, key, tool_call_id)
+    approval = _approval_of(payload)
     if approval.resolution is not None:
         return approval
     if get_record(db, key).response is not None:
         raise PreconditionFailed(f"execution {key.request_id!r} has ended, so its calls need no approval")
     resolved = approval.resolved(resolution)
-    stored = approval_to_proto(resolved).SerializeToString()
-    db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=stored))
+    proto = approval_to_proto(resolved).SerializeToString()
+    db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=proto))
+    add_bytes(db, executions, of_execution(executions, key), len(proto) - len(payload))
     return resolved
 
 

@@ -14,7 +14,18 @@ from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.rows import message_of, moment_of, of_session, read_within, wrong_token
+from services.orchestrator.adapters.journal.rows import (
+    ROW_BYTES,
+    add_bytes,
+    content_bytes,
+    hold,
+    message_of,
+    moment_of,
+    of_session,
+    read_within,
+    size_of,
+    wrong_token,
+)
 from services.orchestrator.adapters.journal.upkeep.purge import Purger, forget_sessions
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import SessionKey
@@ -113,8 +124,9 @@ class SqlConversations(JournalAccess, Conversations):
     def _update_state(
         self, db: Connection, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], now_s: float
     ) -> SessionRecord:
-        self._writes.touch(db, key, now_s)
+        self._writes.touch(db, key, now_s)  # holds off other changes of the conversation
         table = tables.session_state
+        earlier_bytes = content_bytes(db, table, of_session(table, key))
         if removed:
             db.execute(delete(table).where(of_session(table, key), table.c.key.in_(removed)))
         if values:
@@ -124,17 +136,23 @@ class SqlConversations(JournalAccess, Conversations):
             )
             rows = [key._asdict() | {"key": name, "value_json": value} for name, value in values.items()]
             db.execute(statement, rows)
-        _check_state(key.session_id, _state_of(db, key))
+        state = _state_of(db, key)
+        _check_state(key.session_id, state)
+        state_bytes = sum(ROW_BYTES + size_of(value) for value in state.values())
+        add_bytes(db, _sessions, of_session(_sessions, key), state_bytes - earlier_bytes)
         return _session(db, key, 0, 0, 0)
 
     def _put_summary(self, db: Connection, key: SessionKey, summary: Summary) -> None:
-        if db.execute(select(_sessions).where(of_session(_sessions, key))).first() is None:
+        if not hold(db, _sessions, of_session(_sessions, key)):
             return
+        earlier_bytes = content_bytes(db, tables.summaries, of_session(tables.summaries, key))
         made = self._insert(tables.summaries).values(
             **key._asdict(), text=summary.text, message_count=summary.message_count
         )
         kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
         db.execute(made.on_conflict_do_update(index_elements=["tenant", "session_id"], set_=kept))
+        added_bytes = ROW_BYTES + size_of(summary.text) - earlier_bytes
+        add_bytes(db, _sessions, of_session(_sessions, key), added_bytes)
 
 
 def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tuple[Message, ...]]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, update
+from sqlalchemy import Connection, Select, and_, select, update
 
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.rows import get_record, of_execution, record_of
+from services.orchestrator.adapters.journal.rows import add_bytes, get_record, hold, of_execution, record_of, size_of
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
 from services.orchestrator.adapters.journal.upkeep.purge import forget_executions
 from services.orchestrator.adapters.journal.writes import metadata_to_json
@@ -63,13 +63,16 @@ def page_by_metadata(
 def _update_metadata(
     db: Connection, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
 ) -> ExecutionRecord:
+    hold(db, executions, of_execution(executions, key))
     record = get_record(db, key)
     if record.kept is None:
         raise PreconditionFailed(f"execution {key.request_id!r} has no metadata: its request did not set keep_request")
     metadata = {name: value for name, value in record.kept.metadata.items() if name not in removed} | dict(values)
     check_metadata(metadata)
-    updated = update(kept_requests).where(of_execution(kept_requests, key))
-    db.execute(updated.values(metadata_json=metadata_to_json(metadata)))
+    which, stored = of_execution(kept_requests, key), metadata_to_json(metadata)
+    earlier_bytes = size_of(db.execute(select(kept_requests.c.metadata_json).where(which)).scalar_one())
+    db.execute(update(kept_requests).where(which).values(metadata_json=stored))
+    add_bytes(db, executions, of_execution(executions, key), len(stored) - earlier_bytes)
     return replace(record, kept=replace(record.kept, metadata=metadata))
 
 
