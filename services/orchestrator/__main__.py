@@ -12,7 +12,7 @@ import grpc
 
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.program import run_service
-from pagantic_common.settings import Auth, load_settings
+from pagantic_common.settings import load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import (
@@ -199,7 +199,7 @@ def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomS
         plan_bounds=bounds,
         concurrent_turns=settings.concurrent_turns,
         prices=settings.prices,
-        max_stored_bytes_of_tenant=settings.max_stored_bytes_of_tenant or (0 if settings.auth is Auth.KEYS else None),
+        max_stored_bytes_of_tenant=settings.max_tenant_bytes,
         max_session_bytes=settings.max_session_bytes,
     )
 

@@ -223,6 +223,13 @@ class OrchestratorSettings(CallerSettings):
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
 
     @property
+    def max_tenant_bytes(self) -> int | None:
+        """The bytes that the journal keeps of one tenant; 0 for the room left, and None where there is one tenant."""
+        if not self.max_stored_bytes_of_tenant and self.auth is not Auth.KEYS:
+            return None
+        return self.max_stored_bytes_of_tenant
+
+    @property
     def max_received_bytes(self) -> int:
         """The size of the largest message that the port accepts.
 

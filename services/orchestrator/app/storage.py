@@ -14,7 +14,6 @@ REFRESH_S = 5.0
 READ_SHARE = 0.01  # most of the time that reading one tenant's sum may take
 KEPT_TENANTS = 4096
 RETRY_AFTER_S = 60.0  # the interval of the purge
-SERVER_BYTES = 16 * 1024**3  # of a tenant on a database server, whose room nobody can ask for
 
 
 @dataclass(slots=True)
@@ -77,12 +76,9 @@ class StorageQuota:
         if use is not None:
             use.until_s = started_s + REFRESH_S  # meanwhile the others go by the earlier sum
         stored = await self._journal.tenant_use(tenant)
-        max_bytes = self._max_tenant_bytes or stored.room_bytes
-        if max_bytes is None:
-            max_bytes = SERVER_BYTES
         ended_s = now_s()
         until_s = ended_s + max(REFRESH_S, (ended_s - started_s) / READ_SHARE)
-        self._uses[tenant] = use = _Use(stored.used_bytes, max_bytes, until_s)
+        self._uses[tenant] = use = _Use(stored.used_bytes, self._max_tenant_bytes or stored.room_bytes, until_s)
         self._uses.move_to_end(tenant)
         if len(self._uses) > KEPT_TENANTS:
             self._uses.popitem(last=False)

@@ -10,10 +10,10 @@ from services.orchestrator.core.model.keys import SessionKey
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """The bytes that a tenant has in the journal, and the bytes that still fit; None for a database server."""
+    """The bytes that a tenant has in the journal, and the bytes that the journal can still take."""
 
     used_bytes: int
-    room_bytes: int | None
+    room_bytes: int
 
 
 class StorageUse(Protocol):

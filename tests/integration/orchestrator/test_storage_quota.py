@@ -119,9 +119,6 @@ async def test_without_a_bound_a_tenant_may_have_as_much_as_is_left_free():
     assert "at most 500 are kept" in await refused(quota(Use(400, 500)), 101)
     assert not await refused(quota(Use(400, 1), max_tenant_bytes=500), 100)
     assert not await refused(quota(Use(2**40, 1), max_tenant_bytes=None), 100), "a system of one tenant"
-    server = quota(Use(storage.SERVER_BYTES - 10, None))
-    assert not await refused(server, 10)
-    assert await refused(server, 10)
 
 
 async def test_what_was_admitted_counts_until_the_sum_is_read_again():

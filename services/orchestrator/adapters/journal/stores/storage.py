@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from sqlalchemy import Connection, func, select
 
-from sqlalchemy import Connection, func, select, text
-
+from pagantic_common.storage.database import room_bytes
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.rows import of_session
 from services.orchestrator.adapters.journal.schema import executions, sessions
@@ -18,7 +16,7 @@ class SqlStorage(JournalAccess, StorageUse):
     """Sums over a tenant's executions, by the index of their sizes, and over its sessions."""
 
     async def tenant_use(self, tenant: str) -> TenantUse:
-        return await self._read(tenant, lambda db: TenantUse(_used_bytes(db, tenant), _room_bytes(db)))
+        return await self._read(tenant, lambda db: TenantUse(_used_bytes(db, tenant), room_bytes(db)))
 
     async def session_bytes(self, key: SessionKey) -> int:
         query = select(sessions.c.stored_bytes).where(of_session(sessions, key))
@@ -30,11 +28,3 @@ def _used_bytes(db: Connection, tenant: str) -> int:
     used = db.execute(select(of_executions).where(executions.c.tenant == tenant)).scalar_one() or 0
     of_sessions = func.sum(sessions.c.stored_bytes)
     return int(used + (db.execute(select(of_sessions).where(sessions.c.tenant == tenant)).scalar_one() or 0))
-
-
-def _room_bytes(db: Connection) -> int | None:
-    """Return the free space of a SQLite file's volume and the unused pages of the file, which does not shrink."""
-    if db.dialect.name != "sqlite":
-        return None
-    unused = db.execute(text("PRAGMA freelist_count")).scalar_one() * db.execute(text("PRAGMA page_size")).scalar_one()
-    return int(shutil.disk_usage(Path(str(db.engine.url.database)).parent).free + unused)
