@@ -11,7 +11,15 @@ from sqlalchemy import Connection, Select, and_, select, update
 
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.rows import add_bytes, get_record, hold, of_execution, record_of, size_of
+from services.orchestrator.adapters.journal.rows import (
+    READ_AT_ONCE,
+    add_bytes,
+    get_record,
+    hold,
+    of_execution,
+    record_of,
+    size_of,
+)
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
 from services.orchestrator.adapters.journal.upkeep.purge import forget_executions
 from services.orchestrator.adapters.journal.writes import metadata_to_json
@@ -22,6 +30,7 @@ from services.orchestrator.ports.journal import ExecutionRecord
 from services.orchestrator.ports.page import Page
 
 LOOKED_AT = 1000  # maximum number of executions scanned for a page
+PAGE_BYTES = 2 * 1024 * 1024  # largest size of a page's metadata; a message to a client holds twice as much
 
 
 class SqlKept(JournalAccess):
@@ -42,21 +51,24 @@ class SqlKept(JournalAccess):
 def page_by_metadata(
     db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int
 ) -> Page[ExecutionRecord]:
-    """Return the first executions of a query whose kept metadata matches.
+    """Return the first executions of a query whose kept metadata matches, with at most PAGE_BYTES of metadata.
 
     The metadata may be encrypted, so the database cannot compare it.
     """
     is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
     kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)
     records: list[ExecutionRecord] = []
-    count, last = 0, ""
-    for row in db.execute(kept.limit(LOOKED_AT + 1)).mappings():
-        if len(records) == limit or count == LOOKED_AT:
-            return Page(records, last)
-        count, last = count + 1, str(row["ordinal"])
-        of_row = json.loads(row["metadata_json"])
-        if metadata.items() <= of_row.items():
-            records.append(replace(record_of(row), kept=KeptRequest(b"", of_row)))
+    count, last, page_bytes = 0, "", 0
+    with db.execute(kept.limit(LOOKED_AT + 1).execution_options(yield_per=READ_AT_ONCE)) as rows:
+        for row in rows.mappings():
+            of_row = json.loads(row["metadata_json"])
+            if is_match := metadata.items() <= of_row.items():
+                page_bytes += len(row["metadata_json"])
+            if len(records) == limit or count == LOOKED_AT or (records and page_bytes > PAGE_BYTES):
+                return Page(records, last)
+            count, last = count + 1, str(row["ordinal"])
+            if is_match:
+                records.append(replace(record_of(row), kept=KeptRequest(b"", of_row)))
     return Page(records)
 
 
