@@ -1,7 +1,7 @@
 """The counts of stored bytes are what the tables hold, whatever happens to executions and conversations."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -40,7 +40,7 @@ CONTENT = {
     "session_state": ("value_json",),
     "summaries": ("text",),
 }
-ROUNDS = 4
+ROUNDS = 2
 STEPS = 10 * examples(100)
 
 
@@ -81,12 +81,15 @@ class Life:
         self._journals = journals
         self._random = random
         self._sequence = 0
+        self.done = Counter()
 
     async def step(self):
         journal = self._random.choice(self._journals)
-        act = self._random.choice([self._run, self._run, self._converse, self._keep, self._forget])
+        acts = {self._run: 8, self._converse: 4, self._keep: 4, self._forget: 1}
+        (act,) = self._random.choices(list(acts), list(acts.values()))
         with suppress(PaganticError):
             await act(journal, self._random.choice(TENANTS))
+            self.done[act.__name__] += 1
 
     def _text(self):
         return self._random.choice(["", "word", 'é"\n😀']) * self._random.randrange(1, 30)
@@ -175,7 +178,7 @@ async def test_the_counts_are_what_the_tables_hold(journals, seed):
     settings = {"retention_s": 1e-3, "session_retention_s": 1e-3, "durability": Durability.PROCESS}
     both = [await journals(name, **settings) for name in ("a", "b")]
     life = Life(both, Random(seed))  # noqa: S311 - the same whenever it runs
-    seen = defaultdict(int)
+    largest = 0
     for number in range(STEPS // ROUNDS):
         await life.step()
         held_bytes, entry_bytes = held(both[0])
@@ -183,10 +186,11 @@ async def test_the_counts_are_what_the_tables_hold(journals, seed):
         for tenant in TENANTS:
             mine = [size for sizes in (held_bytes, entry_bytes) for key, size in sizes.items() if key[0] == tenant]
             assert (await both[1].tenant_use(tenant)).used_bytes == sum(mine)
-            seen[tenant] = max(seen[tenant], sum(mine))
+            largest = max(largest, sum(mine))
         for name in SESSIONS[1:]:
             assert await both[1].session_bytes(session(name, "acme")) == held_bytes["acme", name]
-    assert all(seen[tenant] > 10 * ROW_BYTES for tenant in TENANTS), "something was stored"
+    assert largest > 20 * ROW_BYTES, "something was stored"
+    assert min(life.done[name] for name in ("_run", "_converse", "_keep", "_forget")) > 1, "each was done"
 
 
 @pytest.mark.sql_only

@@ -17,12 +17,12 @@ def size_of(path):
 
 async def test_the_files_of_a_tenant_leave_room_for_those_of_others():
     with TemporaryFiles(MAX_BYTES, has_tenants=True) as files:
-        async with files.open("acme") as first, files.open("acme") as second, files.open("acme") as third:
-            for file in (first, second):
-                await file.write(b"x" * MAX_BYTES)
-            await third.write(b"x" * (MAX_BYTES // 2))
-            with pytest.raises(Overloaded, match="files of 2500 bytes are being received") as refused:
-                await third.write(b"x" * (MAX_BYTES // 2 + 1))
+        async with AsyncExitStack() as stack:
+            for _ in range(FILES // 2):
+                await (await stack.enter_async_context(files.open("acme"))).write(b"x" * MAX_BYTES)
+            another = await stack.enter_async_context(files.open("acme"))
+            with pytest.raises(Overloaded, match="files of 3000 bytes are being received") as refused:
+                await another.write(b"x")
             assert refused.value.code is ErrorCode.QUOTA_CONCURRENCY
             async with files.open("beta") as others:
                 await others.write(b"x" * MAX_BYTES)
