@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Conflict, ErrorCode, NotFound, Overloaded, PreconditionFailed
@@ -141,10 +141,7 @@ class SqlCollections:
         changed = [entry for entry in split if digests.get(entry.document.source) != entry.document.digest]
         replaced = [entry.document.source for entry in changed if entry.document.source in digests]
         _remove(db, row.id, revision, replaced)
-        for entry in changed:
-            _insert_document(db, row, revision, entry)
-        added_bytes = sum(count_bytes(db, table, _is_new(table, row.id, revision)) for table in (documents, chunks))
-        counts = _count(db, row.id, sum(entry.document.metadata_bytes for entry in changed), added_bytes)
+        counts = _insert_documents(db, row, revision, changed)
         collection = read_collection(db, key)
         self._check_bounds(collection, counts.metadata_bytes)
         if counts.stored_bytes > row.stored_bytes:
@@ -300,10 +297,6 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
     return removed
 
 
-def _is_new(table: Table, collection_id: int, revision: int) -> ColumnElement[bool]:
-    return (table.c.collection_id == collection_id) & (table.c.revision == revision)
-
-
 def _count(db: Connection, collection_id: int, metadata_bytes: int, stored_bytes: int) -> Row[Any]:
     """Add to the sizes of a collection, and return the sums."""
     held, stored = collections.c.metadata_bytes, collections.c.stored_bytes
@@ -323,6 +316,17 @@ def _forget_removals(db: Connection, collection_id: int) -> None:
     # A Reembed request may have set a later revision, which stays.
     earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
     db.execute(update(collections).where(earlier).values(whole_revision=last))
+
+
+def _insert_documents(db: Connection, collection: Row[Any], revision: int, split: Sequence[SplitDocument]) -> Row[Any]:
+    """Store the documents of a revision, and return the sizes of the collection with them."""
+    for entry in split:
+        _insert_document(db, collection, revision, entry)
+    added_bytes = sum(
+        count_bytes(db, table, (table.c.collection_id == collection.id) & (table.c.revision == revision))
+        for table in (documents, chunks)
+    )
+    return _count(db, collection.id, sum(entry.document.metadata_bytes for entry in split), added_bytes)
 
 
 def _insert_document(db: Connection, collection: Row[Any], revision: int, split: SplitDocument) -> None:
