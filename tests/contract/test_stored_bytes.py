@@ -208,6 +208,21 @@ async def test_writes_of_two_owners_to_one_execution_and_conversation_are_all_co
     assert counted(owners[0]) == held(owners[0])
 
 
+@pytest.mark.sql_only
+async def test_an_execution_that_runs_again_counts_what_is_left(journal):
+    await admit(journal, kept=KeptRequest(b"request", {"note": "x"}))
+    asked = Approval("r", "c1", "send", "{}", "why", NOW, NOW + timedelta(minutes=5), ())
+    await journal.ask_approval(execution("r"), asked)
+    stored = replace(await journal.get(execution("r")), last_failure=failure_of(ErrorCode.TOOL_TIMEOUT, "late"))
+    await journal.write(happened(stored, 1))
+    await journal.write(ended(stored, 2))
+    again = await journal.get(execution("r"))
+    assert await journal.admit_again(record(kept=again.kept), admitted(), again) == 2
+    assert counted(journal) == held(journal)
+    await journal.write(ended(again, 3))
+    assert counted(journal) == held(journal)
+
+
 async def test_an_earlier_journal_is_counted_when_it_is_opened(database_url):
     journal = SqlJournal(database_url)
     await journal.open()
