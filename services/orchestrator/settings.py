@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import limits
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
@@ -120,6 +120,10 @@ class OrchestratorSettings(CallerSettings):
     )
     journal_key_file: Path | None = Field(
         None, description="file of keys that encrypt what the journal keeps of requests and answers; unset is none"
+    )
+    journal_key_strict: bool = Field(
+        False,
+        description="refuse content of the journal that is not encrypted for its row, as that of earlier versions",
     )
     instance_id: str = Field(
         "",
@@ -304,6 +308,12 @@ class OrchestratorSettings(CallerSettings):
         if path is not None and not info.data.get("certificate_callers"):
             raise ValueError("it needs CERTIFICATE_CALLERS: otherwise nobody is asked for a certificate")
         return path
+
+    @model_validator(mode="after")
+    def _check_journal_keys(self) -> Self:
+        if self.journal_key_strict and self.journal_key_file is None:
+            raise ValueError("JOURNAL_KEY_STRICT needs JOURNAL_KEY_FILE: without it nothing is encrypted")
+        return self
 
     @field_validator("prices", mode="before")
     @classmethod

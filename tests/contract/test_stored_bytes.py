@@ -15,7 +15,9 @@ from pagantic_common.domain.messages import Message, Role
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.rows import ROW_BYTES
+from services.orchestrator.adapters.journal.sealing import opened
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
+from services.orchestrator.adapters.journal.upkeep import purge
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.model.request import KeptRequest
@@ -50,8 +52,10 @@ def held(journal):
     with journal._engine.connect() as db:
         for name, columns in CONTENT.items():
             table = tables.TABLES.tables[name]
+            own = [column.name for column in table.primary_key]
             for row in db.execute(select(table)).mappings():
-                values = [row[column] for column in columns]
+                names = [row[part] for part in (("tenant", "request_id") if name == "executions" else own)]
+                values = [row[column] and opened(db, table.c[column], row[column], *names) for column in columns]
                 if name == "executions" and row["response"] is None:
                     values = []
                 encoded = [value.encode() if isinstance(value, str) else value or b"" for value in values]
@@ -174,7 +178,8 @@ class Life:
 
 @pytest.mark.sql_only
 @pytest.mark.parametrize("seed", range(ROUNDS))
-async def test_the_counts_are_what_the_tables_hold(journals, seed):
+async def test_the_counts_are_what_the_tables_hold(journals, seed, monkeypatch):
+    monkeypatch.setattr(purge, "FIRST_PURGE_S", 1e6)  # nothing is purged between two looks
     settings = {"retention_s": 1e-3, "session_retention_s": 1e-3, "durability": Durability.PROCESS}
     both = [await journals(name, **settings) for name in ("a", "b")]
     life = Life(both, Random(seed))  # noqa: S311 - the same whenever it runs
@@ -190,7 +195,7 @@ async def test_the_counts_are_what_the_tables_hold(journals, seed):
         for name in SESSIONS[1:]:
             assert await both[1].session_bytes(session(name, "acme")) == held_bytes["acme", name]
     assert largest > 20 * ROW_BYTES, "something was stored"
-    assert min(life.done[name] for name in ("_run", "_converse", "_keep", "_forget")) > 1, "each was done"
+    assert min(life.done[name] for name in ("_run", "_converse", "_keep", "_forget")) > 0, "each was done"
 
 
 @pytest.mark.sql_only

@@ -29,8 +29,8 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.orchestrator.adapters.journal.schema import executions, kept_requests
-from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText
+from services.orchestrator.adapters.journal.schema import executions, kept_requests, messages
+from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText, content_size, opened
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
@@ -72,19 +72,10 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
 
 
 def content_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
-    """Return the bytes that rows of content count, by reading them."""
+    """Return the bytes that rows of content count, by reading their sizes."""
     columns = [column for column in table.c if isinstance(column.type, SealedBytes | SealedText)]
     rows = db.execute(select(*columns).where(which))
-    return sum(ROW_BYTES + sum(map(size_of, row)) for row in rows)
-
-
-def size_of(value: bytes | str | None) -> int:
-    """Return the bytes of a value of a sealed column."""
-    if value is None:
-        return 0
-    if isinstance(value, str):
-        return len(value.encode())
-    return len(value)
+    return sum(ROW_BYTES + sum(map(content_size, row)) for row in rows)
 
 
 def hold(db: Connection, table: Table, which: ColumnElement[bool]) -> bool:
@@ -103,10 +94,11 @@ def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:
     row = db.execute(query).mappings().first()
     if row is None:
         raise NotFound(f"no execution has request_id {key.request_id!r}")
-    record = replace(record_of(row), kept=_kept_of(db, key))
+    record = replace(record_of(db, row), kept=_kept_of(db, key))
     if row["response"] is None:
         return record
-    return replace(record, response=response_from_proto(execution_pb2.SystemResponse.FromString(row["response"])))
+    response = opened(db, executions.c.response, row["response"], *key)
+    return replace(record, response=response_from_proto(execution_pb2.SystemResponse.FromString(response)))
 
 
 def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
@@ -114,10 +106,11 @@ def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
     row = db.execute(select(kept.request, kept.metadata_json).where(of_execution(kept_requests, key))).first()
     if row is None:
         return None
-    return KeptRequest(row.request, json.loads(row.metadata_json))
+    metadata = opened(db, kept.metadata_json, row.metadata_json, *key)
+    return KeptRequest(opened(db, kept.request, row.request, *key), json.loads(metadata))
 
 
-def record_of(row: RowMapping) -> ExecutionRecord:
+def record_of(db: Connection, row: RowMapping) -> ExecutionRecord:
     """Return the record in a row that has the columns of RECORD."""
     return ExecutionRecord(
         request_id=row["request_id"],
@@ -131,21 +124,23 @@ def record_of(row: RowMapping) -> ExecutionRecord:
         fingerprint=row["fingerprint"],
         total_steps=row["total_steps"],
         last_step=row["last_step"],
-        last_failure=_failure_of(row["last_error"]),
+        last_failure=_failure_of(db, row),
         is_interrupted=bool(row["interrupted"]),
         is_background=bool(row["background"]),
         tenant=row["tenant"],
     )
 
 
-def _failure_of(stored: bytes | None) -> Failure | None:
-    if stored is None:
+def _failure_of(db: Connection, row: RowMapping) -> Failure | None:
+    if row["last_error"] is None:
         return None
+    stored = opened(db, executions.c.last_error, row["last_error"], row["tenant"], row["request_id"])
     return failure_from_proto(error_pb2.SystemError.FromString(stored))
 
 
-def message_of(stored: bytes) -> Message:
-    """Decode a stored message."""
+def message_of(db: Connection, key: SessionKey, row: Row[Any]) -> Message:
+    """Decode a stored message of a conversation from a row with the columns `message` and `position`."""
+    stored = opened(db, messages.c.message, row.message, *key, row.position)
     return message_from_proto(message_pb2.Message.FromString(stored))
 
 

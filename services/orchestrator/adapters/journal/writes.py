@@ -34,9 +34,8 @@ from services.orchestrator.adapters.journal.rows import (
     get_record,
     of_execution,
     of_session,
-    size_of,
 )
-from services.orchestrator.adapters.journal.sealing import SealedBytes, sealing_of
+from services.orchestrator.adapters.journal.sealing import SealedBytes, content_size, place_of, sealed, sealing_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.inputs import (
@@ -151,16 +150,17 @@ class CompiledStatement:
     """A statement that every request runs, compiled once and passed directly to the driver.
 
     For the eight statements per request, `Connection.execute` takes about ten times as long, and `exec_driver_sql`
-    twice as long. Of the processing in those methods, only the encryption of columns is repeated here.
+    twice as long. Sealed columns are encrypted here, for the row that the parameters in `key` name.
     """
 
-    def __init__(self, statement: Any, dialect: Dialect) -> None:
+    def __init__(self, statement: Any, dialect: Dialect, *key: str) -> None:
         compiled = statement.compile(dialect=dialect)
         self._sql = str(compiled)
         self._names: Sequence[str] | None = getattr(compiled, "positiontup", None)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
-        sealed = {name: bind.type for name, bind in compiled.binds.items() if isinstance(bind.type, SealedBytes)}
-        self._places = [(name, kind.place.encode()) for name, kind in sealed.items()]
+        types = {name: bind.type for name, bind in compiled.binds.items()}
+        self._places = [(name, kind.place) for name, kind in types.items() if isinstance(kind, SealedBytes)]
+        self._key = key
         self._dialect = dialect
 
     def run(self, db: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -169,10 +169,12 @@ class CompiledStatement:
             return 0
         filled: list[Any] = [{**self._fixed, **row} for row in rows]
         sealing = sealing_of(self._dialect)
-        for name, place in self._places:
+        if self._places and sealing.has_keys:
             for values in filled:
-                if values[name] is not None:
-                    values[name] = sealing.seal(values[name], place)
+                key = [values[name] for name in self._key]
+                for name, place in self._places:
+                    if values[name] is not None:
+                        values[name] = sealing.seal(values[name], place_of(place, *key))
         if self._names is not None:
             filled = [[row[name] for name in self._names] for row in filled]
         cursor = db.connection.cursor()
@@ -204,11 +206,14 @@ class Writes:
         }
         added = {name: tables.usage_totals.c[name] + totals.excluded[name] for name in _SUMS}
         self._admit = CompiledStatement(executions.values(new).on_conflict_do_nothing(), dialect)
-        self._move = CompiledStatement(moved.values({name: bindparam(name) for name in _MOVING} | counted), dialect)
-        self._add_events = CompiledStatement(self._insert(tables.events), dialect)
-        self._add_entries = CompiledStatement(self._insert(tables.entries), dialect)
-        self._add_messages = CompiledStatement(self._insert(tables.messages), dialect)
-        self._keep = CompiledStatement(self._insert(tables.kept_requests), dialect)
+        moved = moved.values({name: bindparam(name) for name in _MOVING} | counted)
+        self._move = CompiledStatement(moved, dialect, "key_tenant", "key_id")
+        of_execution = ("tenant", "request_id")
+        self._add_events = CompiledStatement(self._insert(tables.events), dialect, *of_execution, "sequence")
+        self._add_entries = CompiledStatement(self._insert(tables.entries), dialect, *of_execution, "position")
+        of_message = ("tenant", "session_id", "position")
+        self._add_messages = CompiledStatement(self._insert(tables.messages), dialect, *of_message)
+        self._keep = CompiledStatement(self._insert(tables.kept_requests), dialect, *of_execution)
         self._end_entries = CompiledStatement(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
         self._end_turns = CompiledStatement(delete(_turns).where(_is_keyed(_turns)), dialect)
         self._add_totals = CompiledStatement(
@@ -245,7 +250,7 @@ class Writes:
         self._take_turn_now(db, admission)
         events, approvals = tables.events, tables.approvals
         last = db.execute(select(func.max(events.c.sequence)).where(of_execution(events, key))).scalar_one() or 0
-        freed_bytes = size_of(stored.response) + size_of(stored.last_error)
+        freed_bytes = content_size(stored.response) + content_size(stored.last_error)
         freed_bytes += content_bytes(db, approvals, of_execution(approvals, key))
         for table in (tables.entries, approvals):
             db.execute(delete(table).where(of_execution(table, key)))
@@ -293,7 +298,7 @@ class Writes:
             row = _state_row(record)
             row["added_bytes"] = event_bytes[key]
             if row["response"] is not None:
-                row["added_bytes"] += size_of(row["response"]) + size_of(row["last_error"])
+                row["added_bytes"] += len(row["response"]) + len(row["last_error"] or b"")
             updates.append(row | {"keeps_entries": int(key not in done), "added_entry_bytes": entry_bytes[key]})
         if self._move.run(db, updates) != len(updates):
             raise Conflict("the execution is another orchestrator's by now, or has ended")
@@ -335,11 +340,12 @@ class Writes:
             stored = db.execute(select(table.c.message).where(which)).scalar_one_or_none()
             if stored is None:
                 raise InvalidRequest(f"session {key.session_id!r} has no message at position {position} to replace")
-            db.execute(update(table).where(which).values(message=payload))
-            added_bytes += len(payload) - len(stored)
+            replacement = sealed(db, table.c.message, payload, *key, position)
+            db.execute(update(table).where(which).values(message=replacement))
+            added_bytes += len(payload) - content_size(stored)
         covering = and_(of_session(summaries, key), summaries.c.message_count > min(messages))
-        added_bytes -= size_of(db.execute(select(summaries.c.text).where(covering)).scalar_one_or_none())
-        db.execute(update(summaries).where(covering).values(text=""))
+        added_bytes -= content_size(db.execute(select(summaries.c.text).where(covering)).scalar_one_or_none())
+        db.execute(update(summaries).where(covering).values(text=sealed(db, summaries.c.text, "", *key)))
         add_bytes(db, _sessions, of_session(_sessions, key), added_bytes)
 
     def _check_no_turn_runs(self, db: Connection, key: SessionKey) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import Connection, Select, and_, or_, select, update
 
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
@@ -22,6 +22,7 @@ from services.orchestrator.adapters.journal.rows import (
     wrong_token,
 )
 from services.orchestrator.adapters.journal.schema import approvals, executions
+from services.orchestrator.adapters.journal.sealing import content_size, opened, sealed
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.tools.approval import Approval, Resolution
@@ -52,7 +53,7 @@ class SqlApprovals(JournalAccess, ApprovalStore):
 
     async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:
         at, execution, call = approvals.c.requested_at, approvals.c.request_id, approvals.c.tool_call_id
-        query = select(approvals).join(executions, _HAS_NOT_ENDED).order_by(at, execution, call).limit(limit + 1)
+        query = select(approvals).join(executions, _HAS_NOT_ENDED).order_by(at, execution, call)
         query = query.where(approvals.c.tenant == tenant, approvals.c.is_open == 1)
         if request_id:
             query = query.where(execution == request_id)
@@ -60,17 +61,12 @@ class SqlApprovals(JournalAccess, ApprovalStore):
             after_s, *names = _place_of(after)
             is_later = and_(at == after_s, or_(execution > names[0], and_(execution == names[0], call > names[1])))
             query = query.where(or_(at > after_s, is_later))
-        rows = await self._read(tenant, lambda db: db.execute(query).all())
-        page = [_approval_of(row.approval) for row in rows[:limit]]
-        if len(rows) <= limit:
-            return Page(page)
-        last = rows[limit - 1]
-        return Page(page, token_of(last.requested_at.hex(), last.request_id, last.tool_call_id))
+        return await self._read(tenant, lambda db: _page(db, query, limit))
 
     def _ask(self, db: Connection, key: ExecutionKey, asked: Approval) -> Approval:
         hold(db, executions, of_execution(executions, key))
         payload = db.execute(select(approvals.c.approval).where(_of_call(key, asked.tool_call_id))).scalar()
-        stored = _approval_of(payload) if payload is not None else None
+        stored = _approval_of(db, key, asked.tool_call_id, payload) if payload is not None else None
         if stored is not None and stored.is_for(asked):
             return stored
         proto = approval_to_proto(asked).SerializeToString()
@@ -80,12 +76,12 @@ class SqlApprovals(JournalAccess, ApprovalStore):
             "tool_call_id": asked.tool_call_id,
             "requested_at": asked.requested_at.timestamp(),
             "is_open": 1,
-            "approval": proto,
+            "approval": sealed(db, approvals.c.approval, proto, *key, asked.tool_call_id),
         }
         added = self._insert(approvals).values(row)
         names = ["tenant", "request_id", "tool_call_id"]
         db.execute(added.on_conflict_do_update(index_elements=names, set_=row))
-        earlier_bytes = 0 if payload is None else ROW_BYTES + len(payload)
+        earlier_bytes = 0 if payload is None else ROW_BYTES + content_size(payload)
         add_bytes(db, executions, of_execution(executions, key), ROW_BYTES + len(proto) - earlier_bytes)
         return asked
 
@@ -94,12 +90,25 @@ def _of_call(key: ExecutionKey, tool_call_id: str) -> Any:
     return and_(of_execution(approvals, key), approvals.c.tool_call_id == tool_call_id)
 
 
-def _approval_of(stored: bytes) -> Approval:
-    return approval_from_proto(approval_pb2.Approval.FromString(stored))
+def _page(db: Connection, found: Select[Any], limit: int) -> Page[Approval]:
+    rows = db.execute(found.limit(limit + 1)).all()
+    page = [
+        _approval_of(db, ExecutionKey(row.tenant, row.request_id), row.tool_call_id, row.approval)
+        for row in rows[:limit]
+    ]
+    if len(rows) <= limit:
+        return Page(page)
+    last = rows[limit - 1]
+    return Page(page, token_of(last.requested_at.hex(), last.request_id, last.tool_call_id))
+
+
+def _approval_of(db: Connection, key: ExecutionKey, tool_call_id: str, stored: bytes) -> Approval:
+    proto = opened(db, approvals.c.approval, stored, *key, tool_call_id)
+    return approval_from_proto(approval_pb2.Approval.FromString(proto))
 
 
 def _get(db: Connection, key: ExecutionKey, tool_call_id: str) -> Approval:
-    return _approval_of(_stored(db, key, tool_call_id))
+    return _approval_of(db, key, tool_call_id, _stored(db, key, tool_call_id))
 
 
 def _stored(db: Connection, key: ExecutionKey, tool_call_id: str) -> bytes:
@@ -112,15 +121,16 @@ def _stored(db: Connection, key: ExecutionKey, tool_call_id: str) -> bytes:
 def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
     hold(db, executions, of_execution(executions, key))
     payload = _stored(db, key, tool_call_id)
-    approval = _approval_of(payload)
+    approval = _approval_of(db, key, tool_call_id, payload)
     if approval.resolution is not None:
         return approval
     if get_record(db, key).response is not None:
         raise PreconditionFailed(f"execution {key.request_id!r} has ended, so its calls need no approval")
     resolved = approval.resolved(resolution)
     proto = approval_to_proto(resolved).SerializeToString()
-    db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=proto))
-    add_bytes(db, executions, of_execution(executions, key), len(proto) - len(payload))
+    stored = sealed(db, approvals.c.approval, proto, *key, tool_call_id)
+    db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=stored))
+    add_bytes(db, executions, of_execution(executions, key), len(proto) - content_size(payload))
     return resolved
 
 

@@ -18,9 +18,9 @@ from services.orchestrator.adapters.journal.rows import (
     hold,
     of_execution,
     record_of,
-    size_of,
 )
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
+from services.orchestrator.adapters.journal.sealing import content_size, opened, sealed
 from services.orchestrator.adapters.journal.upkeep.purge import forget_executions
 from services.orchestrator.adapters.journal.writes import metadata_to_json
 from services.orchestrator.core.model.keys import ExecutionKey
@@ -31,6 +31,7 @@ from services.orchestrator.ports.page import Page
 
 LOOKED_AT = 1000  # maximum number of executions scanned for a page
 PAGE_BYTES = 2 * 1024 * 1024  # largest size of a page's metadata; a message to a client holds twice as much
+_METADATA = kept_requests.c.metadata_json
 
 
 class SqlKept(JournalAccess):
@@ -61,14 +62,15 @@ def page_by_metadata(
     count, last, page_bytes = 0, "", 0
     with db.execute(kept.limit(LOOKED_AT + 1).execution_options(yield_per=READ_AT_ONCE)) as rows:
         for row in rows.mappings():
-            of_row = json.loads(row["metadata_json"])
+            stored = opened(db, _METADATA, row["metadata_json"], row["tenant"], row["request_id"])
+            of_row = json.loads(stored)
             if is_match := metadata.items() <= of_row.items():
-                page_bytes += len(row["metadata_json"])
+                page_bytes += len(stored)
             if len(records) == limit or count == LOOKED_AT or (records and page_bytes > PAGE_BYTES):
                 return Page(records, last)
             count, last = count + 1, str(row["ordinal"])
             if is_match:
-                records.append(replace(record_of(row), kept=KeptRequest(b"", of_row)))
+                records.append(replace(record_of(db, row), kept=KeptRequest(b"", of_row)))
     return Page(records)
 
 
@@ -82,8 +84,8 @@ def _update_metadata(
     metadata = {name: value for name, value in record.kept.metadata.items() if name not in removed} | dict(values)
     check_metadata(metadata)
     which, stored = of_execution(kept_requests, key), metadata_to_json(metadata)
-    earlier_bytes = size_of(db.execute(select(kept_requests.c.metadata_json).where(which)).scalar_one())
-    db.execute(update(kept_requests).where(which).values(metadata_json=stored))
+    earlier_bytes = content_size(db.execute(select(_METADATA).where(which)).scalar_one())
+    db.execute(update(kept_requests).where(which).values(metadata_json=sealed(db, _METADATA, stored, *key)))
     add_bytes(db, executions, of_execution(executions, key), len(stored) - earlier_bytes)
     return replace(record, kept=replace(record.kept, metadata=metadata))
 
