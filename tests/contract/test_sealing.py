@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed, failure_of
 from pagantic_common.domain.messages import Message, Role
+from services.orchestrator.adapters.journal import sealing
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sealing import (
     JournalKey,
@@ -200,6 +201,15 @@ def test_the_cipher_is_that_of_the_specification(key, place, encrypted):
     nonce, plain = b"ABCDEFGHIJKLMNOPQRSTUVWX", b"XAES-256-GCM"
     assert JournalKey(key).encrypt(plain, place, nonce).hex() == encrypted
     assert JournalKey(key).decrypt(bytes.fromhex(encrypted), place, nonce) == plain
+
+
+def test_values_share_the_first_half_of_a_nonce_for_a_while(monkeypatch):
+    monkeypatch.setattr(sealing, "SHARED_VALUES", 3)
+    key = JournalKey(b"k" * 32)
+    nonces = [key.make_nonce() for _ in range(9)]
+    assert [len({nonce[:12] for nonce in nonces[start : start + 3]}) for start in (0, 3, 6)] == [1, 1, 1]
+    assert len({nonce[:12] for nonce in nonces}) == 3
+    assert len({nonce[12:] for nonce in nonces}) == 9
 
 
 @pytest.mark.parametrize("content", ["", "é" * 100])

@@ -1,9 +1,12 @@
 """Encrypts requests and answers in the journal, so that a copy of the database does not reveal them.
 
 A value is encrypted for its row: the names of its table and column and the key of the row are authenticated, so a
-value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP). Its random
-nonces have 192 bits, so the values under a key need no count. Values of earlier versions are encrypted for their column
-alone, with AES-256-GCM (NIST SP 800-38D). Ids, times, states and usage stay readable, because queries need them.
+value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP), which derives
+a key from the first half of a random nonce of 192 bits, and encrypts with the second. Up to SHARED_VALUES values in a row
+share the first half, so that deriving costs nothing, and the values under a key of the journal need no count.
+
+Values of earlier versions are encrypted for their column alone, with AES-256-GCM (NIST SP 800-38D). Ids, times, states
+and usage stay readable, because queries need them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import binascii
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +33,9 @@ KEY_BYTES, ID_BYTES, TAG_BYTES = 32, 4, 16
 NONCE_BYTES = {b"\xff\xffP1": 12, b"\xff\xffP2": 24}  # by mark; no proto and no JSON text starts with a mark
 COLUMN_MARK, MARK = NONCE_BYTES
 TEXT_MARK = "\x01P1"
+HALF = 12  # bytes of a half of a nonce
+SHARED_VALUES = 2**20  # far below the 2**32 that NIST SP 800-38D allows a key with random nonces
+DERIVED_KEYS = 256  # kept for values that are read
 ValueT = TypeVar("ValueT", bytes, str)
 
 
@@ -40,22 +47,31 @@ class JournalKey:
         self._gcm = AESGCM(key)
         doubled = int.from_bytes(self._encrypt(bytes(16))) << 1
         self._subkey = (doubled ^ (0x87 if doubled >> 128 else 0)) & ((1 << 128) - 1)  # K1 of NIST SP 800-38B
+        self._derived = lru_cache(maxsize=DERIVED_KEYS)(self._derive)
+        self._first_half, self._left = b"", 0
+
+    def make_nonce(self) -> bytes:
+        """Return a nonce of 24 bytes. Its second half is random, and its first half too, once for SHARED_VALUES."""
+        if self._left <= 0:
+            self._first_half, self._left = os.urandom(HALF), SHARED_VALUES
+        self._left -= 1
+        return self._first_half + os.urandom(HALF)
 
     def encrypt(self, data: bytes, place: bytes, nonce: bytes) -> bytes:
         """Encrypt with XAES-256-GCM, a nonce of 24 bytes and the place as authenticated data."""
-        return self._derived(nonce).encrypt(nonce[12:], data, place)
+        return self._derived(nonce[:HALF]).encrypt(nonce[HALF:], data, place)
 
     def decrypt(self, data: bytes, place: bytes, nonce: bytes) -> bytes:
         """Decrypt what `encrypt` returned. Raises InvalidTag if data, place or nonce differ."""
-        return self._derived(nonce).decrypt(nonce[12:], data, place)
+        return self._derived(nonce[:HALF]).decrypt(nonce[HALF:], data, place)
 
     def decrypt_of_column(self, data: bytes, column: bytes, nonce: bytes) -> bytes:
         """Decrypt a value of an earlier version. Raises InvalidTag if data, column or nonce differ."""
         return self._gcm.decrypt(nonce, data, column)
 
-    def _derived(self, nonce: bytes) -> AESGCM:
-        halves = [int.from_bytes(bytes([0, number, ord("X"), 0]) + nonce[:12]) for number in (1, 2)]
-        return AESGCM(self._encrypt(b"".join((half ^ self._subkey).to_bytes(16) for half in halves)))
+    def _derive(self, first_half: bytes) -> AESGCM:
+        blocks = [int.from_bytes(bytes([0, number, ord("X"), 0]) + first_half) for number in (1, 2)]
+        return AESGCM(self._encrypt(b"".join((block ^ self._subkey).to_bytes(16) for block in blocks)))
 
     def _encrypt(self, blocks: bytes) -> bytes:
         return self._blocks.encryptor().update(blocks)
@@ -86,7 +102,7 @@ class Sealing:
         if not keys:
             return data
         key_id, key = next(iter(keys.items()))
-        nonce = os.urandom(NONCE_BYTES[MARK])
+        nonce = key.make_nonce()
         return MARK + key_id + nonce + key.encrypt(data, place, nonce)
 
     def open(self, data: bytes, place: bytes) -> bytes:
