@@ -1,9 +1,10 @@
 """Encrypts requests and answers in the journal, so that a copy of the database does not reveal them.
 
 A value is encrypted for its row: the names of its table and column and the key of the row are authenticated, so a
-value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP), which derives
-a key from the first half of a random nonce of 192 bits, and encrypts with the second. Up to SHARED_VALUES values in a row
-share the first half, so that deriving costs nothing, and the values under a key of the journal need no count.
+value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP). It derives a
+key from the first half of a random nonce of 192 bits, and encrypts with that key and the second half. Up to SHARED_VALUES
+successive values share the first half, because deriving takes longer than encrypting. A key of the journal may encrypt
+any number of values.
 
 Values of earlier versions are encrypted for their column alone, with AES-256-GCM (NIST SP 800-38D). Ids, times, states
 and usage stay readable, because queries need them.
@@ -30,8 +31,8 @@ from pagantic_common.rpc.access.watched_file import WatchedFile
 
 JOURNAL_KEY_FILE = "JOURNAL_KEY_FILE"
 KEY_BYTES, ID_BYTES, TAG_BYTES = 32, 4, 16
-NONCE_BYTES = {b"\xff\xffP1": 12, b"\xff\xffP2": 24}  # by mark; no proto and no JSON text starts with a mark
-COLUMN_MARK, MARK = NONCE_BYTES
+COLUMN_MARK, MARK = b"\xff\xffP1", b"\xff\xffP2"  # no proto and no JSON text starts with these bytes
+NONCE_BYTES = {COLUMN_MARK: 12, MARK: 24}
 TEXT_MARK = "\x01P1"
 HALF = 12  # bytes of a half of a nonce
 SHARED_VALUES = 2**20  # far below the 2**32 that NIST SP 800-38D allows a key with random nonces
