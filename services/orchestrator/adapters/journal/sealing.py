@@ -1,10 +1,10 @@
 """Encrypts requests and answers in the journal, so that a copy of the database does not reveal them.
 
 A value is encrypted for its row: the names of its table and column and the key of the row are authenticated, so a
-value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP). It derives a
-key from the first half of a random nonce of 192 bits, and encrypts with that key and the second half. Up to SHARED_VALUES
-successive values share the first half, because deriving takes longer than encrypting. A key of the journal may encrypt
-any number of values.
+value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP). It derives
+a key from the first half of a random nonce of 192 bits, and encrypts with that key and the second half. Up to
+SHARED_VALUES successive values share the first half, because deriving takes longer than encrypting. A key of the
+journal may encrypt any number of values.
 
 Values of earlier versions are encrypted for their column alone, with AES-256-GCM (NIST SP 800-38D). Ids, times, states
 and usage stay readable, because queries need them.
