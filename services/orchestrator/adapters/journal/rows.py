@@ -138,9 +138,13 @@ def _failure_of(db: Connection, row: RowMapping) -> Failure | None:
     return failure_from_proto(error_pb2.SystemError.FromString(stored))
 
 
-def message_of(db: Connection, key: SessionKey, row: Row[Any]) -> Message:
-    """Decode a stored message of a conversation from a row with the columns `message` and `position`."""
-    stored = opened(db, messages.c.message, row.message, *key, row.position)
+def stored_message(db: Connection, key: SessionKey, row: Row[Any]) -> Message:
+    """Return the message of a conversation in a row that has the columns `message` and `position`."""
+    return message_of(opened(db, messages.c.message, row.message, *key, row.position))
+
+
+def message_of(stored: bytes) -> Message:
+    """Decode a message."""
     return message_from_proto(message_pb2.Message.FromString(stored))
 
 

@@ -14,11 +14,11 @@ from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     RECORD,
     get_record,
-    message_of,
     of_execution,
     of_session,
     read_within,
     record_of,
+    stored_message,
     wrong_token,
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
@@ -176,7 +176,7 @@ def _with_history(db: Connection, session: SessionKey, entry: Entry) -> Entry:
     query = select(messages.c.message, position).where(
         of_session(messages, session), position >= referred.start, position < referred.stop
     )
-    stored = [message_of(db, session, row) for row in db.execute(query.order_by(position))]
+    stored = [stored_message(db, session, row) for row in db.execute(query.order_by(position))]
     if len(stored) != len(referred):
         raise PreconditionFailed(
             f"the conversation {session.session_id!r} that the execution goes on from was deleted: send the request "
