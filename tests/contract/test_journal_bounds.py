@@ -14,7 +14,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, P
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.testing.clock import FakeClock
 from services.orchestrator.adapters.journal.schema import TABLES
-from services.orchestrator.adapters.journal.sealing import place_of, sealing_of
+from services.orchestrator.adapters.journal.sealing import sealing_of
 from services.orchestrator.adapters.journal.stores import conversations
 from services.orchestrator.adapters.journal.upkeep import purge as journal_purge
 from services.orchestrator.core.model.keys import SessionKey
@@ -51,7 +51,7 @@ async def test_the_history_of_a_run_is_kept_by_reference(journal, database_url):
     await prepare_a_run(journal)
     with opened(database_url) as db:
         stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
-    stored = sealing_of(journal._engine.dialect).open(stored, place_of("entries.entry", DEFAULT_TENANT, "r", 1))
+    stored = sealing_of(journal._engine.dialect).open(stored, "entries.entry", DEFAULT_TENANT, "r", 1)
     assert b"They met." in stored
     assert b"hello" not in stored, "the conversation has it"
     with opened(database_url) as db:

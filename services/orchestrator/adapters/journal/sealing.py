@@ -16,7 +16,7 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,8 +84,8 @@ Keys = Mapping[bytes, JournalKey]  # Each name is a prefix of the key's hash; th
 class Sealing:
     """Encrypts and decrypts values. Without keys, values stay plain.
 
-    Plain values and those of earlier versions are returned as they are, unless `is_strict`: then PreconditionFailed is
-    raised, because somebody who can write to the database may have put them there.
+    Plain values and those of earlier versions are read unless `is_strict` is set, which raises PreconditionFailed for
+    them: whoever can write to the database may have put them there.
     """
 
     def __init__(self, keys: Callable[[], Keys] = dict, *, is_strict: bool = False) -> None:
@@ -97,17 +97,17 @@ class Sealing:
         """Whether values are encrypted."""
         return bool(self._keys())
 
-    def seal(self, data: bytes, place: bytes) -> bytes:
-        """Return the encrypted data, which can be decrypted only with the same key and the same `place`."""
+    def seal(self, data: bytes, column: str, *row: str | int) -> bytes:
+        """Return the encrypted data of a column, named "table.column", in the row with this key."""
         keys = self._keys()
         if not keys:
             return data
         key_id, key = next(iter(keys.items()))
         nonce = key.make_nonce()
-        return MARK + key_id + nonce + key.encrypt(data, place, nonce)
+        return MARK + key_id + nonce + key.encrypt(data, _place_of(column, row), nonce)
 
-    def open(self, data: bytes, place: bytes) -> bytes:
-        """Return the decrypted data. Raises PreconditionFailed if the key is missing or the data was changed."""
+    def open(self, data: bytes, column: str, *row: str | int) -> bytes:
+        """Return the decrypted data. Raises PreconditionFailed if its key is missing, or it was changed or moved."""
         mark, key_id = data[: len(MARK)], data[len(MARK) : len(MARK) + ID_BYTES]
         if mark != MARK and self._is_strict:
             raise PreconditionFailed("content of the journal is not encrypted for its row (JOURNAL_KEY_STRICT)")
@@ -120,8 +120,8 @@ class Sealing:
         nonce, rest = data[len(MARK) + ID_BYTES : start], data[start:]
         try:
             if mark == MARK:
-                return key.decrypt(rest, place, nonce)
-            return key.decrypt_of_column(rest, place.partition(b"\0")[0], nonce)
+                return key.decrypt(rest, _place_of(column, row), nonce)
+            return key.decrypt_of_column(rest, column.encode(), nonce)
         except (InvalidTag, ValueError):
             raise _changed() from None
 
@@ -148,30 +148,25 @@ class SealedText(TypeDecorator[str]):
         self.place = place
 
 
-def place_of(place: str, *key: str | int) -> bytes:
-    """Return the authenticated name of a value: its column and the key of its row, whose parts have no NUL."""
-    return "\0".join([place, *map(str, key)]).encode()
-
-
-def sealed(db: Connection, column: Column[Any], value: ValueT, *key: str | int) -> ValueT:
+def sealed(db: Connection, column: Column[Any], value: ValueT, *row: str | int) -> ValueT:
     """Return a value as it is stored in a sealed column of the row with this key."""
-    sealing, place = sealing_of(db.dialect), place_of(column.type.place, *key)
+    sealing, name = sealing_of(db.dialect), column.type.place
     if isinstance(value, bytes):
-        return sealing.seal(value, place)
+        return sealing.seal(value, name, *row)
     if not sealing.has_keys:
         return value
-    return TEXT_MARK + base64.b64encode(sealing.seal(value.encode(), place)).decode()
+    return TEXT_MARK + base64.b64encode(sealing.seal(value.encode(), name, *row)).decode()
 
 
-def opened(db: Connection, column: Column[Any], stored: ValueT, *key: str | int) -> ValueT:
+def opened(db: Connection, column: Column[Any], stored: ValueT, *row: str | int) -> ValueT:
     """Return the value of a sealed column of the row with this key.
 
     Raises PreconditionFailed if its key is missing, or if it was changed or moved here.
     """
-    sealing, place = sealing_of(db.dialect), place_of(column.type.place, *key)
+    sealing, name = sealing_of(db.dialect), column.type.place
     if isinstance(stored, bytes):
-        return sealing.open(stored, place)
-    return sealing.open(_bytes_of(stored), place).decode()
+        return sealing.open(stored, name, *row)
+    return sealing.open(_bytes_of(stored), name, *row).decode()
 
 
 def content_size(stored: bytes | str | None) -> int:
@@ -183,6 +178,11 @@ def content_size(stored: bytes | str | None) -> int:
     if nonce_bytes is None:
         return len(data)
     return len(data) - len(MARK) - ID_BYTES - nonce_bytes - TAG_BYTES
+
+
+def _place_of(column: str, row: Sequence[str | int]) -> bytes:
+    """Return the authenticated name of a value: its column and the key of its row, whose parts have no NUL."""
+    return "\0".join([column, *map(str, row)]).encode()
 
 
 def _bytes_of(text: str) -> bytes:

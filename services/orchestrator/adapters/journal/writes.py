@@ -35,7 +35,7 @@ from services.orchestrator.adapters.journal.rows import (
     of_execution,
     of_session,
 )
-from services.orchestrator.adapters.journal.sealing import SealedBytes, content_size, place_of, sealed, sealing_of
+from services.orchestrator.adapters.journal.sealing import SealedBytes, content_size, sealed, sealing_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.inputs import (
@@ -174,7 +174,7 @@ class CompiledStatement:
                 key = [values[name] for name in self._key]
                 for name, place in self._places:
                     if values[name] is not None:
-                        values[name] = sealing.seal(values[name], place_of(place, *key))
+                        values[name] = sealing.seal(values[name], place, *key)
         if self._names is not None:
             filled = [[row[name] for name in self._names] for row in filled]
         cursor = db.connection.cursor()
