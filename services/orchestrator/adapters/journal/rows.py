@@ -138,9 +138,9 @@ def _failure_of(db: Connection, row: RowMapping) -> Failure | None:
     return failure_from_proto(error_pb2.SystemError.FromString(stored))
 
 
-def stored_message(db: Connection, key: SessionKey, row: Row[Any]) -> Message:
-    """Return the message of a conversation in a row that has the columns `message` and `position`."""
-    return message_of(opened(db, messages.c.message, row.message, *key, row.position))
+def stored_message(db: Connection, key: SessionKey, position: int, stored: bytes) -> Message:
+    """Return the message at a position of a conversation, as it is stored."""
+    return message_of(opened(db, messages.c.message, stored, *key, position))
 
 
 def message_of(stored: bytes) -> Message:
@@ -156,14 +156,14 @@ def moment_of(seconds: float) -> datetime:
 def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
     """Return the first rows within the limits, and whether more rows exist. No further rows are read.
 
-    At least one row is returned, even if it exceeds the limits. `max_bytes` counts the bytes of each row's first
-    column.
+    At least one row is returned, even if it exceeds the limits. `max_bytes` counts the content of each row's first
+    column, which is a sealed column.
     """
     page: list[Row[Any]] = []
     left_bytes = max_bytes
     with db.execute(found.execution_options(yield_per=READ_AT_ONCE)) as rows:
         for row in rows:
-            left_bytes -= len(row[0])
+            left_bytes -= content_size(row[0])
             if page and (len(page) >= limit or left_bytes < 0):
                 return page, True
             page.append(row)

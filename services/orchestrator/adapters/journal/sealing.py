@@ -150,7 +150,7 @@ class SealedText(TypeDecorator[str]):
 
 def sealed(db: Connection, column: Column[Any], value: ValueT, *row: str | int) -> ValueT:
     """Return a value as it is stored in a sealed column of the row with this key."""
-    sealing, name = sealing_of(db.dialect), column.type.place
+    sealing, name = sealing_of(db.dialect), _name_of(column)
     if isinstance(value, bytes):
         return sealing.seal(value, name, *row)
     if not sealing.has_keys:
@@ -163,7 +163,7 @@ def opened(db: Connection, column: Column[Any], stored: ValueT, *row: str | int)
 
     Raises PreconditionFailed if its key is missing, or if it was changed or moved here.
     """
-    sealing, name = sealing_of(db.dialect), column.type.place
+    sealing, name = sealing_of(db.dialect), _name_of(column)
     if isinstance(stored, bytes):
         return sealing.open(stored, name, *row)
     return sealing.open(_bytes_of(stored), name, *row).decode()
@@ -178,6 +178,11 @@ def content_size(stored: bytes | str | None) -> int:
     if nonce_bytes is None:
         return len(data)
     return len(data) - len(MARK) - ID_BYTES - nonce_bytes - TAG_BYTES
+
+
+def _name_of(column: Column[Any]) -> str:
+    kind: Any = column.type
+    return str(kind.place)
 
 
 def _place_of(column: str, row: Sequence[str | int]) -> bytes:

@@ -165,7 +165,7 @@ def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tupl
     stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
     if not stored:
         return 0, ()
-    return stored[-1].position, tuple(stored_message(db, key, row) for row in reversed(stored))
+    return stored[-1].position, tuple(stored_message(db, key, row.position, row.message) for row in reversed(stored))
 
 
 def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes: int) -> SessionRecord:
@@ -185,7 +185,7 @@ def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes
         stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), limit, max_bytes)
     return SessionRecord(
         key.session_id,
-        tuple(stored_message(db, key, row) for row in reversed(stored)),
+        tuple(stored_message(db, key, row.position, row.message) for row in reversed(stored)),
         count,
         moment_of(row.created_at),
         moment_of(row.updated_at),

@@ -176,7 +176,7 @@ def _with_history(db: Connection, session: SessionKey, entry: Entry) -> Entry:
     query = select(messages.c.message, position).where(
         of_session(messages, session), position >= referred.start, position < referred.stop
     )
-    stored = [stored_message(db, session, row) for row in db.execute(query.order_by(position))]
+    stored = [stored_message(db, session, row.position, row.message) for row in db.execute(query.order_by(position))]
     if len(stored) != len(referred):
         raise PreconditionFailed(
             f"the conversation {session.session_id!r} that the execution goes on from was deleted: send the request "
