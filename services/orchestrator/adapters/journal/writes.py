@@ -168,13 +168,8 @@ class CompiledStatement:
         if not rows:
             return 0
         filled: list[Any] = [{**self._fixed, **row} for row in rows]
-        sealing = sealing_of(self._dialect)
-        if self._places and sealing.has_keys:
-            for values in filled:
-                key = [values[name] for name in self._key]
-                for name, place in self._places:
-                    if values[name] is not None:
-                        values[name] = sealing.seal(values[name], place, *key)
+        if self._places:
+            self._seal(filled)
         if self._names is not None:
             filled = [[row[name] for name in self._names] for row in filled]
         cursor = db.connection.cursor()
@@ -183,6 +178,16 @@ class CompiledStatement:
             return cursor.rowcount
         finally:
             cursor.close()
+
+    def _seal(self, rows: Sequence[dict[str, Any]]) -> None:
+        sealing = sealing_of(self._dialect)
+        if not sealing.has_keys:
+            return
+        for row in rows:
+            key = [row[name] for name in self._key]
+            for name, place in self._places:
+                if row[name] is not None:
+                    row[name] = sealing.seal(row[name], place, *key)
 
 
 class Writes:
@@ -293,13 +298,12 @@ class Writes:
         done = {write.record.key for write in ended if write.record.kept is None}
         events, entries = _event_rows(writes), _entry_rows(writes, done)
         event_bytes, entry_bytes = _bytes_by_execution(events, "event"), _bytes_by_execution(entries, "entry")
-        updates = []
-        for key, record in {write.record.key: write.record for write in writes}.items():
-            row = _state_row(record)
-            row["added_bytes"] = event_bytes[key]
-            if row["response"] is not None:
-                row["added_bytes"] += len(row["response"]) + len(row["last_error"] or b"")
-            updates.append(row | {"keeps_entries": int(key not in done), "added_entry_bytes": entry_bytes[key]})
+        records = {write.record.key: write.record for write in writes}
+        updates = [
+            _state_row(record, event_bytes[key])
+            | {"keeps_entries": int(key not in done), "added_entry_bytes": entry_bytes[key]}
+            for key, record in records.items()
+        ]
         if self._move.run(db, updates) != len(updates):
             raise Conflict("the execution is another orchestrator's by now, or has ended")
         self._add_events.run(db, events)
@@ -451,7 +455,11 @@ def metadata_to_json(metadata: Mapping[str, str]) -> bytes:
     return json.dumps(dict(metadata), ensure_ascii=False).encode()
 
 
-def _state_row(record: ExecutionRecord) -> dict[str, Any]:
+def _state_row(record: ExecutionRecord, event_bytes: int) -> dict[str, Any]:
+    """Return the columns of an execution's state, and the bytes that its events and, at its end, its outcome count."""
+    last_error = _serialized(encode_optional(record.last_failure, failure_to_proto))
+    response = _serialized(encode_optional(record.response, response_to_proto))
+    outcome_bytes = 0 if response is None else len(response) + len(last_error or b"")
     return {
         **_named(record.key),
         "state": record.state.value,
@@ -459,8 +467,9 @@ def _state_row(record: ExecutionRecord) -> dict[str, Any]:
         "attempt": record.attempt,
         "total_steps": record.total_steps,
         "last_step": record.last_step,
-        "last_error": _serialized(encode_optional(record.last_failure, failure_to_proto)),
-        "response": _serialized(encode_optional(record.response, response_to_proto)),
+        "last_error": last_error,
+        "response": response,
+        "added_bytes": event_bytes + outcome_bytes,
     }
 
 
