@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
+SERVER_BYTES = 16 * 1024**3  # of one tenant on a database server, whose room no client can ask for
 ANSWER_TIMEOUT_S = 10  # limit on a statement, on the wait for a lock, and on an unresponsive network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}
@@ -150,6 +152,17 @@ def translating_errors(name: str, code: ErrorCode) -> Iterator[None]:
         if (other := translate_error(error, name, code)) is not error:
             raise other from None
         raise
+
+
+def room_bytes(db: Connection) -> int:
+    """Return the bytes that a database can still take, or SERVER_BYTES for a server.
+
+    A SQLite file has the free space of its volume, and its own unused pages, because the file does not shrink.
+    """
+    if db.dialect.name != "sqlite":
+        return SERVER_BYTES
+    unused, size = (db.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("freelist_count", "page_size"))
+    return int(shutil.disk_usage(Path(str(db.engine.url.database)).parent).free + unused * size)
 
 
 def _open_sqlite(url: URL, name: str, pool_size: int, *, survives_power_loss: bool) -> Engine:

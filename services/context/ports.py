@@ -206,14 +206,14 @@ class IncomingFile(Protocol):
         """The path at which the content is stored."""
 
     async def write(self, data: bytes) -> None:
-        """Append the next bytes."""
+        """Append the next bytes. Raises Overloaded if the files of the tenant take its share of the room."""
 
 
 class IncomingFiles(Protocol):
     """Stores the contents of files until they are read."""
 
-    def open(self) -> AbstractAsyncContextManager[IncomingFile]:
-        """Create an empty file, which is removed when the context ends."""
+    def open(self, tenant: str) -> AbstractAsyncContextManager[IncomingFile]:
+        """Create an empty file of a tenant, which is removed when the context ends."""
 
 
 class FileReading(Protocol):

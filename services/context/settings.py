@@ -83,6 +83,12 @@ class ContextSettings(InnerSettings, CallerSettings):
     )
     max_chunks_per_collection: int = Field(100_000, ge=1, description="chunks of one collection")
     max_collections: int = Field(1000, ge=1, le=10_000, description="collections in all")
+    max_stored_bytes_of_tenant: int = Field(
+        0,
+        ge=0,
+        description="bytes of one tenant's collections; one more is RESOURCE_EXHAUSTED; 0 is, with "
+        "VERIFYING_KEYS_FILE, as many as are left free",
+    )
     max_index_bytes: int = Field(
         512 * 1024 * 1024,
         ge=1,
@@ -94,6 +100,18 @@ class ContextSettings(InnerSettings, CallerSettings):
     def ingest_bounds(self) -> IngestBounds:
         """The limits of an Ingest request."""
         return IngestBounds(MAX_DOCUMENTS_PER_INGEST, self.max_document_chars)
+
+    @property
+    def has_tenants(self) -> bool:
+        """Whether tokens name tenants. Without them, all collections belong to one tenant."""
+        return self.verifying_keys_file is not None
+
+    @property
+    def max_tenant_bytes(self) -> int | None:
+        """The bytes of one tenant's collections; 0 for the room that is left, and None where there is one tenant."""
+        if not self.max_stored_bytes_of_tenant and not self.has_tenants:
+            return None
+        return self.max_stored_bytes_of_tenant
 
     @property
     def reading_bounds(self) -> ReadingBounds:

@@ -81,7 +81,7 @@ class FileReaders:
 @asynccontextmanager
 async def open_readers(settings: ContextSettings) -> AsyncIterator[FileReaders]:
     """Open the processes that read files, and create a folder for files that wait to be read."""
-    with TemporaryFiles(settings.max_file_bytes) as incoming:
+    with TemporaryFiles(settings.max_file_bytes, has_tenants=settings.has_tenants) as incoming:
         limits = settings.worker_limits(read_file.__module__, incoming.folder)
         async with ProcessWorkers(limits, is_started_late=True) as workers:
             yield FileReaders(
@@ -105,7 +105,13 @@ def make_library(
 ) -> Library:
     """Build the library."""
     return Library(
-        SqlCollections(access, SystemClock(), settings.max_chunks_per_collection, settings.max_collections),
+        SqlCollections(
+            access,
+            SystemClock(),
+            settings.max_chunks_per_collection,
+            max_collections=settings.max_collections,
+            max_tenant_bytes=settings.max_tenant_bytes,
+        ),
         WordCounts(counter),
         embedder,
         settings.ingest_bounds,

@@ -97,7 +97,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         add_gauge(ORCHESTRATOR_RUNNING_EXECUTIONS, "executions that run", lambda: executions.registry.count)
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
         keys, authenticator = await stack.enter_async_context(open_identity(settings, journal))
-        history = History(journal, min(PAGE_BYTES, settings.max_message_bytes // 2))
+        history = History(journal, environment.storage, min(PAGE_BYTES, settings.max_message_bytes // 2))
         tools, templates = ToolCatalog(services.tools, settings.tool_policy), Templates(files.prompts, journal)
         presence = Presence(
             executions,
@@ -199,6 +199,8 @@ def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomS
         plan_bounds=bounds,
         concurrent_turns=settings.concurrent_turns,
         prices=settings.prices,
+        max_stored_bytes_of_tenant=settings.max_tenant_bytes,
+        max_session_bytes=settings.max_session_bytes,
     )
 
 

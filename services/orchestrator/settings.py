@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import limits
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
@@ -121,6 +121,10 @@ class OrchestratorSettings(CallerSettings):
     journal_key_file: Path | None = Field(
         None, description="file of keys that encrypt what the journal keeps of requests and answers; unset is none"
     )
+    journal_key_strict: bool = Field(
+        False,
+        description="refuse content of the journal that is not encrypted for its row, as that of earlier versions",
+    )
     instance_id: str = Field(
         "",
         max_length=200,
@@ -202,6 +206,15 @@ class OrchestratorSettings(CallerSettings):
     journal_min_free_bytes: int = Field(
         64 * 1024 * 1024, ge=0, description="least room on the journal's volume; with less it is not ready"
     )
+    max_stored_bytes_of_tenant: int = Field(
+        0,
+        ge=0,
+        description="bytes that the journal keeps of one tenant; one more is RESOURCE_EXHAUSTED; 0 is, with AUTH=keys, "
+        "as many as are left free",
+    )
+    max_session_bytes: int = Field(
+        64 * 1024 * 1024, ge=1, description="bytes of one conversation; a turn or message more is RESOURCE_EXHAUSTED"
+    )
     max_running_of_tenant: int = Field(
         0, ge=0, description="executions of one tenant that may run at once; 0 is as many as of all"
     )
@@ -212,6 +225,13 @@ class OrchestratorSettings(CallerSettings):
         0, ge=0, description="executions of each named caller within a tenant that may run at once; 0 is any number"
     )
     max_running: int = Field(256, ge=1, description="executions that may run at once; one more is RESOURCE_EXHAUSTED")
+
+    @property
+    def max_tenant_bytes(self) -> int | None:
+        """The bytes that the journal keeps of one tenant; 0 for the room left, and None where there is one tenant."""
+        if not self.max_stored_bytes_of_tenant and self.auth is not Auth.KEYS:
+            return None
+        return self.max_stored_bytes_of_tenant
 
     @property
     def max_received_bytes(self) -> int:
@@ -288,6 +308,12 @@ class OrchestratorSettings(CallerSettings):
         if path is not None and not info.data.get("certificate_callers"):
             raise ValueError("it needs CERTIFICATE_CALLERS: otherwise nobody is asked for a certificate")
         return path
+
+    @model_validator(mode="after")
+    def _check_journal_keys(self) -> Self:
+        if self.journal_key_strict and self.journal_key_file is None:
+            raise ValueError("JOURNAL_KEY_STRICT needs JOURNAL_KEY_FILE: without it nothing is encrypted")
+        return self
 
     @field_validator("prices", mode="before")
     @classmethod

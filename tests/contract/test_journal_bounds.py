@@ -51,7 +51,7 @@ async def test_the_history_of_a_run_is_kept_by_reference(journal, database_url):
     await prepare_a_run(journal)
     with opened(database_url) as db:
         stored = bytes(db.execute(text("SELECT entry FROM entries WHERE position = 1")).scalar_one())
-    stored = sealing_of(journal._engine.dialect).open(stored, b"entries.entry")
+    stored = sealing_of(journal._engine.dialect).open(stored, "entries.entry", DEFAULT_TENANT, "r", 1)
     assert b"They met." in stored
     assert b"hello" not in stored, "the conversation has it"
     with opened(database_url) as db:

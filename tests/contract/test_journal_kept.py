@@ -76,6 +76,26 @@ async def test_a_page_by_metadata_ends_after_many_others(journal, monkeypatch):
     assert ([one.request_id for one in found], pages) == (["r0"], 3)
 
 
+@pytest.mark.sql_only
+async def test_a_page_of_much_metadata_fits_a_message(journal):
+    for number in range(4):
+        await admit(journal, f"r{number}", kept=kept(kind="k" if number else "other", note="x" * 40_000))
+    pages, token = [], ""
+    while not pages or token:
+        page = await listed(journal, {"kind": "k"}, after=token)
+        pages, token = [*pages, [one.request_id for one in page.items]], page.next_token
+    assert pages == [["r3", "r2", "r1"]]
+    kept_requests = "services.orchestrator.adapters.journal.stores.kept_requests.PAGE_BYTES"
+    for most_bytes, sizes in ((90_000, [2, 1]), (1, [1, 1, 1])):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(kept_requests, most_bytes)
+            found, token = [], ""
+            while not found or token:
+                page = await listed(journal, {"kind": "k"}, after=token)
+                found, token = [*found, len(page.items)], page.next_token
+        assert [size for size in found if size] == sizes
+
+
 async def test_a_deleted_execution_leaves_nothing(journal):
     await admit(journal, kept=kept(a="b"))
     await journal.write(happened(record(), 1))

@@ -55,6 +55,7 @@ class Context:
         max_chunks=50,
         max_collections=1000,
         max_metadata_bytes=MAX_COLLECTION_METADATA_BYTES,
+        max_tenant_bytes=None,
         max_index_bytes=1 << 20,
         chunk_tokens=8,
         clock=None,
@@ -63,7 +64,14 @@ class Context:
         self.access = StoreAccess(url)
         self.embedder = FirstLetters()
         self.asked = FirstLetters()
-        self.collections = SqlCollections(self.access, SystemClock(), max_chunks, max_collections, max_metadata_bytes)
+        self.collections = SqlCollections(
+            self.access,
+            SystemClock(),
+            max_chunks,
+            max_collections=max_collections,
+            max_metadata_bytes=max_metadata_bytes,
+            max_tenant_bytes=max_tenant_bytes,
+        )
         self.chunks = SqlChunks(self.access)
         self.embeddings = SqlEmbeddings(self.access, clock or SystemClock(), LEASE_S)
         words = WordCounts(WordCounter())

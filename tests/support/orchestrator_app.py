@@ -76,7 +76,7 @@ async def orchestrator(
         audit = Audit(journal, SystemClock())
         servicer = OrchestratorServicer(
             executions,
-            History(journal),
+            History(journal, environment.storage),
             keys,
             budgets,
             audit,

@@ -67,7 +67,7 @@ class FileIngest:
         async for header in parts:
             if not isinstance(header, FileHeader):
                 raise InvalidRequest("a part of a file came without a header: send the header of each file first")
-            async with self._incoming.open() as file:
+            async with self._incoming.open(key.tenant) as file:
                 await _receive(header, parts, file)
                 result = await self._ingest(key, header, file)
             outcomes[result.outcome] += 1
@@ -100,7 +100,7 @@ class FileIngest:
 
     async def _ingest_path(self, key: CollectionKey, root: str, path: str) -> FileResult:
         header = FileHeader(_source_of(root, path))
-        async with self._incoming.open() as file:
+        async with self._incoming.open(key.tenant) as file:
             try:
                 await self._folders.copy(root, path, file)
             except InvalidRequest as error:

@@ -13,12 +13,14 @@ from pagantic_common.domain.images import check_count
 from pagantic_common.domain.messages import Message, check_message, check_stored_message, count_images
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.app.running.recorded import read_recorded
+from services.orchestrator.app.storage import StorageQuota
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS, check_metadata
 from services.orchestrator.core.replaying.steps import Record
+from services.orchestrator.core.text_size import encoded_bound
 from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
     ExecutionRecord,
@@ -44,11 +46,13 @@ class TimelinePage:
 class History:
     """The stored executions and conversations, in pages of `page_bytes`.
 
-    Every method raises InvalidRequest if an id, page or count is invalid.
+    Every method raises InvalidRequest if an id, page or count is invalid. Methods that add content raise Overloaded
+    with QUOTA_STORAGE if the tenant or the session has as many bytes as it may.
     """
 
-    def __init__(self, journal: Journal, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(self, journal: Journal, storage: StorageQuota, page_bytes: int = PAGE_BYTES) -> None:
         self._journal = journal
+        self._storage = storage
         self.page_bytes = page_bytes
 
     async def execution(self, key: ExecutionKey) -> ExecutionRecord:
@@ -91,11 +95,14 @@ class History:
         check_metadata(values)
         for name in removed:
             require_id("removed_keys", name)
+        if values:
+            await self._storage.check(_checked(key).tenant, encoded_bound(values))
         return await self._journal.update_metadata(_checked(key), values, removed)
 
     async def delete_execution(self, key: ExecutionKey) -> None:
         """Delete an execution. Raises NotFound if it does not exist, and PreconditionFailed while it runs."""
         await self._journal.delete_execution(_checked(key))
+        self._storage.forget(key.tenant)
 
     async def timeline(self, key: ExecutionKey, after_sequence: int, max_events: int) -> TimelinePage:
         """Return the stored events of an execution after a sequence number. Raises NotFound if it does not exist."""
@@ -157,6 +164,9 @@ class History:
             raise InvalidRequest(f"more than {MAX_STATE_VALUES} values are changed at once")
         _check_changed("appended_messages", dict(enumerate(appended)), check_message)
         _check_changed("replaced_messages", replaced, check_stored_message)
+        added = (*appended, *(message for message in replaced.values() if not message.removed))
+        if added or values:
+            await self._storage.check_session(key, encoded_bound(added) + encoded_bound(values))
         if replaced:
             await self._journal.replace_messages(key, replaced)
         updated = await self._journal.update_state(key, values, removed)
@@ -167,6 +177,7 @@ class History:
     async def delete_session(self, key: SessionKey) -> None:
         """Delete a conversation and those of its executions that do not run. Raises NotFound if there are neither."""
         await self._journal.delete_session(_checked_session(key))
+        self._storage.forget(key.tenant)
 
     async def usage(
         self, *, tenant: str, session_id: str, model: str, subject: str, page_size: int, page_token: str

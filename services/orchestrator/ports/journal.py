@@ -24,6 +24,7 @@ from services.orchestrator.core.model.response import Response
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
+from services.orchestrator.ports.storage import StorageUse
 
 MAX_STATE_VALUES = 100  # values per session
 MAX_LISTED_CHARS = 1024
@@ -337,7 +338,7 @@ class UsageLedger(Protocol):
         """
 
 
-class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, ApprovalStore, Protocol):
+class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, ApprovalStore, StorageUse, Protocol):
     """Storage that several orchestrators may share. Each orchestrator owns the executions that it runs.
 
     A change is durable once its method has returned. The writes of one execution are stored in the order of the calls.

@@ -39,7 +39,7 @@ async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJourn
         audit_key=read_audit_key(settings.audit_key_file),
         interrupted_turn_s=INTERRUPTED_TURN_S,
         durability=settings.durability,
-        sealing=read_journal_keys(settings.journal_key_file),
+        sealing=read_journal_keys(settings.journal_key_file, is_strict=settings.journal_key_strict),
     )
     if (reason := await _try_to_open(journal)) is not None:
         async with not_serving_yet(settings, [SERVICE_NAME], "its database does not answer yet"):

@@ -1,4 +1,7 @@
-"""Stores incoming files in a temporary folder until they are read. The service's memory holds only parts of them."""
+"""Stores incoming files in a temporary folder until they are read. The service's memory holds only parts of them.
+
+Tenants share the room of the folder, so that the files of one tenant never fill it.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,22 @@ from contextlib import asynccontextmanager
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import IO, Any, Self
 
-from pagantic_common.domain.errors import ErrorCode, Unavailable
+from pagantic_common.domain.calls.shares import Shares
+from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 
 RETRY_AFTER_S = 5.0
+FILES = 6  # files of the largest size that the folder has room for: 384 MiB by default
 
 
 class TemporaryFile:
     """Implements IncomingFile. Stores one byte beyond the limit, so the reader can detect a file that is too large."""
 
-    def __init__(self, file: IO[bytes], max_bytes: int) -> None:
+    def __init__(self, file: IO[bytes], max_bytes: int, shares: Shares, owner: str | None) -> None:
         self._file = file
         self._left = max_bytes + 1
+        self._shares = shares
+        self._owner = owner
+        self._held_bytes = 0
 
     @property
     def path(self) -> str:
@@ -26,11 +34,23 @@ class TemporaryFile:
         return self._file.name
 
     async def write(self, data: bytes) -> None:
-        """Append the next bytes. Raises Unavailable if the disk is full."""
+        """Append the next bytes. Raises Overloaded if the owner has its share, and Unavailable if the disk is full."""
         data = data[: self._left]
+        if not self._shares.begin(self._owner, len(data)):
+            raise Overloaded(
+                f"files of {self._shares.held_by(self._owner)} bytes are being received, as many as fit: send this "
+                "file again when others are read",
+                code=ErrorCode.QUOTA_CONCURRENCY,
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._held_bytes += len(data)
         self._left -= len(data)
         if data:
             await asyncio.to_thread(self._write, data)
+
+    def end(self) -> None:
+        """Give the file's room back, because the file is removed."""
+        self._shares.end(self._owner, self._held_bytes)
 
     def _write(self, data: bytes) -> None:
         try:
@@ -41,10 +61,17 @@ class TemporaryFile:
 
 
 class TemporaryFiles:
-    """Implements IncomingFiles in a temporary folder. It is a context manager that deletes the folder on exit."""
+    """Implements IncomingFiles in a temporary folder. It is a context manager that deletes the folder on exit.
 
-    def __init__(self, max_bytes: int) -> None:
+    Args:
+        max_bytes: The size of the largest file.
+        has_tenants: Whether there may be several tenants. A single user may take all the room.
+    """
+
+    def __init__(self, max_bytes: int, *, has_tenants: bool) -> None:
+        self._has_tenants = has_tenants
         self._max_bytes = max_bytes
+        self._shares = Shares(FILES * max_bytes)
         self._folder: TemporaryDirectory[str]
 
     def __enter__(self) -> Self:
@@ -63,14 +90,18 @@ class TemporaryFiles:
         return self._folder.name
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[TemporaryFile]:
-        """Create an empty file, which is removed when the context ends."""
+    async def open(self, tenant: str) -> AsyncIterator[TemporaryFile]:
+        """Create an empty file of a tenant, which is removed when the context ends."""
         try:
             file: Any = await asyncio.to_thread(NamedTemporaryFile, dir=self._folder.name)
         except OSError as error:
             raise _cannot_keep(error) from None
-        with file:
-            yield TemporaryFile(file, self._max_bytes)
+        incoming = TemporaryFile(file, self._max_bytes, self._shares, tenant if self._has_tenants else None)
+        try:
+            with file:
+                yield incoming
+        finally:
+            incoming.end()
 
 
 def _cannot_keep(error: OSError) -> Unavailable:

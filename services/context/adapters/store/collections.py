@@ -9,9 +9,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import Conflict, NotFound, PreconditionFailed
+from pagantic_common.domain.errors import Conflict, ErrorCode, NotFound, Overloaded, PreconditionFailed
+from pagantic_common.storage.database import room_bytes
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
+from services.context.adapters.store.sizes import count_bytes, tenant_bytes
 from services.context.core.document import (
     MAX_COLLECTION_METADATA_BYTES,
     Collection,
@@ -23,6 +25,7 @@ from services.context.core.search.terms import content_digest
 from services.context.ports import IngestResult, SplitDocument
 
 MAX_PARAMETERS = 500  # Maximum number of parameters in a statement.
+RETRY_AFTER_S = 60.0
 MAX_REMOVALS = 10_000  # Removals are kept for indexes that have not applied them.
 
 
@@ -35,6 +38,8 @@ class SqlCollections:
         max_chunks: The maximum number of chunks in a collection. A larger ingest raises PreconditionFailed.
         max_collections: The maximum number of collections per tenant. Creating another raises PreconditionFailed.
         max_metadata_bytes: The maximum size of the sources and metadata in a collection, in UTF-8.
+        max_tenant_bytes: The maximum size of a tenant's collections; 0 is the room that is left, and None no maximum.
+            A larger ingest raises Overloaded with QUOTA_STORAGE.
     """
 
     def __init__(
@@ -42,14 +47,17 @@ class SqlCollections:
         access: StoreAccess,
         clock: Clock,
         max_chunks: int,
+        *,
         max_collections: int = 1000,
         max_metadata_bytes: int = MAX_COLLECTION_METADATA_BYTES,
+        max_tenant_bytes: int | None = None,
     ) -> None:
         self._access = access
         self._clock = clock
         self._max_chunks = max_chunks
         self._max_collections = max_collections
         self._max_metadata_bytes = max_metadata_bytes
+        self._max_tenant_bytes = max_tenant_bytes
 
     async def create_collection(self, key: CollectionKey, options: CollectionOptions) -> Collection:
         """Create an empty collection. Raises Conflict if the name is taken."""
@@ -133,11 +141,11 @@ class SqlCollections:
         changed = [entry for entry in split if digests.get(entry.document.source) != entry.document.digest]
         replaced = [entry.document.source for entry in changed if entry.document.source in digests]
         _remove(db, row.id, revision, replaced)
-        for entry in changed:
-            _insert_document(db, row, revision, entry)
-        held_bytes = _add_metadata_bytes(db, row.id, sum(entry.document.metadata_bytes for entry in changed))
+        counts = _insert_documents(db, row, revision, changed)
         collection = read_collection(db, key)
-        self._check_bounds(collection, held_bytes)
+        self._check_bounds(collection, counts.metadata_bytes)
+        if counts.stored_bytes > row.stored_bytes:
+            self._check_tenant(db, key.tenant)
         return IngestResult(collection, len(changed) - len(replaced), len(replaced), len(split) - len(changed))
 
     def _check_bounds(self, collection: Collection, held_bytes: int) -> None:
@@ -151,6 +159,18 @@ class SqlCollections:
             raise PreconditionFailed(
                 f"collection {name!r} would have {count} chunks, at most {self._max_chunks} are allowed: "
                 "delete documents or use another collection"
+            )
+
+    def _check_tenant(self, db: Connection, tenant: str) -> None:
+        if self._max_tenant_bytes is None:
+            return
+        used_bytes, max_bytes = tenant_bytes(db, tenant), self._max_tenant_bytes or room_bytes(db)
+        if used_bytes > max_bytes:
+            raise Overloaded(
+                f"the collections of tenant {tenant!r} would have {used_bytes} bytes, at most {max_bytes} are kept "
+                "(MAX_STORED_BYTES_OF_TENANT): delete documents or collections",
+                code=ErrorCode.QUOTA_STORAGE,
+                retry_after_s=RETRY_AFTER_S,
             )
 
 
@@ -249,17 +269,21 @@ def _delete_documents(db: Connection, key: CollectionKey, sources: Sequence[str]
 
 def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence[str]) -> int:
     """Remove documents with all data derived from them, and record their removal. Returns the number of documents."""
-    removed = removed_bytes = 0
+    removed = removed_bytes = freed_bytes = 0
     for some in batches(sources):
         mine = (documents.c.collection_id == collection_id) & documents.c.source.in_(some)
         rows = db.execute(select(documents.c.id, documents.c.source, documents.c.metadata_json).where(mine)).all()
         ids = [row.id for row in rows]
         removed_bytes += sum(len(row.source.encode()) + len(row.metadata_json.encode()) for row in rows)
         of_these = select(chunks.c.id).where(chunks.c.document_id.in_(ids))
-        db.execute(delete(embeddings).where(embeddings.c.chunk_id.in_(of_these)))
         db.execute(delete(unembedded).where(unembedded.c.chunk_id.in_(of_these)))
-        db.execute(delete(chunks).where(chunks.c.document_id.in_(ids)))
-        db.execute(delete(documents).where(documents.c.id.in_(ids)))
+        for table, which in (
+            (embeddings, embeddings.c.chunk_id.in_(of_these)),
+            (chunks, chunks.c.document_id.in_(ids)),
+            (documents, documents.c.id.in_(ids)),
+        ):
+            freed_bytes += count_bytes(db, table, which)
+            db.execute(delete(table).where(which))
         if ids:
             gone = [
                 {"collection_id": collection_id, "document_id": document_id, "revision": revision}
@@ -268,16 +292,17 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
             db.execute(insert(removals), gone)
         removed += len(ids)
     if removed:
-        _add_metadata_bytes(db, collection_id, -removed_bytes)
+        _count(db, collection_id, -removed_bytes, -freed_bytes)
         _forget_removals(db, collection_id)
     return removed
 
 
-def _add_metadata_bytes(db: Connection, collection_id: int, size: int) -> int:
-    """Add to the size of a collection's sources and metadata, and return the sum."""
-    held = collections.c.metadata_bytes
-    added = update(collections).where(collections.c.id == collection_id).values(metadata_bytes=held + size)
-    return int(db.execute(added.returning(held)).scalar_one())
+def _count(db: Connection, collection_id: int, metadata_bytes: int, stored_bytes: int) -> Row[Any]:
+    """Add to the sizes of a collection, and return the sums."""
+    held, stored = collections.c.metadata_bytes, collections.c.stored_bytes
+    added = update(collections).where(collections.c.id == collection_id)
+    added = added.values(metadata_bytes=held + metadata_bytes, stored_bytes=stored + stored_bytes)
+    return db.execute(added.returning(held, stored)).one()
 
 
 def _forget_removals(db: Connection, collection_id: int) -> None:
@@ -291,6 +316,17 @@ def _forget_removals(db: Connection, collection_id: int) -> None:
     # A Reembed request may have set a later revision, which stays.
     earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
     db.execute(update(collections).where(earlier).values(whole_revision=last))
+
+
+def _insert_documents(db: Connection, collection: Row[Any], revision: int, split: Sequence[SplitDocument]) -> Row[Any]:
+    """Store the documents of a revision, and return the sizes of the collection with them."""
+    for entry in split:
+        _insert_document(db, collection, revision, entry)
+    added_bytes = sum(
+        count_bytes(db, table, (table.c.collection_id == collection.id) & (table.c.revision == revision))
+        for table in (documents, chunks)
+    )
+    return _count(db, collection.id, sum(entry.document.metadata_bytes for entry in split), added_bytes)
 
 
 def _insert_document(db: Connection, collection: Row[Any], revision: int, split: SplitDocument) -> None:

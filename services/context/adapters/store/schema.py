@@ -31,6 +31,8 @@ collections = Table(
     Column("document_prefix", Text, nullable=False, server_default=""),
     # The size of the documents' sources and metadata in UTF-8.
     Column("metadata_bytes", BigInteger, nullable=False, server_default="0"),
+    # The size of the documents, chunks and embeddings, as sizes.py counts it.
+    Column("stored_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("tenant", "name"),
     sqlite_autoincrement=True,
 )

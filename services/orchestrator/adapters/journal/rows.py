@@ -1,4 +1,16 @@
-"""Helpers for rows of the journal's tables: conditions, decoding and bounded reads."""
+"""Helpers for rows of the journal's tables: conditions, decoding, bounded reads and the bytes that rows hold.
+
+Every row of content counts ROW_BYTES and the bytes of its sealed columns before encryption. The row of an execution or
+a session keeps the count of all its rows:
+
+    executions.entry_bytes   its entries
+    executions.stored_bytes  its own row, with the response and the last error once it has ended, and its events,
+                             approvals and kept request
+    sessions.stored_bytes    its own row, and its messages, values and summary
+
+Every statement that changes such a row changes the count in the same transaction. A deleted row takes its count along,
+so a tenant's bytes are the sum over its executions and sessions.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, and_, or_, select, update
 
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
@@ -17,7 +29,8 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.orchestrator.adapters.journal.schema import executions, kept_requests
+from services.orchestrator.adapters.journal.schema import executions, kept_requests, messages
+from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText, content_size, opened
 from services.orchestrator.convert.response import response_from_proto
 from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
@@ -25,10 +38,14 @@ from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 
 READ_AT_ONCE = 50  # rows
+ROW_BYTES = 128  # what a row takes besides its content: its key, its other columns and its entries in indexes
 
 IS_LIVE = and_(executions.c.response.is_(None), executions.c.interrupted == 0)
 IS_INTERRUPTED = and_(executions.c.response.is_(None), executions.c.interrupted == 1)
-_NOT_READ = ("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence")
+_NOT_READ = (
+    *("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence"),
+    *("stored_bytes", "entry_bytes"),
+)
 RECORD = [column for column in executions.c if column.name not in _NOT_READ]
 
 
@@ -54,16 +71,34 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
     return or_(*(and_(table.c.tenant == tenant, table.c[name].in_(some)) for tenant, some in ids.items()))
 
 
+def content_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
+    """Return the bytes that rows of content count, by reading their sizes."""
+    columns = [column for column in table.c if isinstance(column.type, SealedBytes | SealedText)]
+    rows = db.execute(select(*columns).where(which))
+    return sum(ROW_BYTES + sum(map(content_size, row)) for row in rows)
+
+
+def hold(db: Connection, table: Table, which: ColumnElement[bool]) -> bool:
+    """Hold off other changes of an execution or a session until the transaction ends; return whether it exists."""
+    return db.execute(select(table.c.stored_bytes).where(which).with_for_update()).first() is not None
+
+
+def add_bytes(db: Connection, table: Table, which: ColumnElement[bool], size: int) -> None:
+    """Add to the count of an execution or of a session."""
+    db.execute(update(table).where(which).values(stored_bytes=table.c.stored_bytes + size))
+
+
 def get_record(db: Connection, key: ExecutionKey) -> ExecutionRecord:
     """Return an execution with its response and its request. Raises NotFound if it does not exist."""
     query = select(*RECORD, executions.c.response).where(of_execution(executions, key))
     row = db.execute(query).mappings().first()
     if row is None:
         raise NotFound(f"no execution has request_id {key.request_id!r}")
-    record = replace(record_of(row), kept=_kept_of(db, key))
+    record = replace(record_of(db, row), kept=_kept_of(db, key))
     if row["response"] is None:
         return record
-    return replace(record, response=response_from_proto(execution_pb2.SystemResponse.FromString(row["response"])))
+    response = opened(db, executions.c.response, row["response"], *key)
+    return replace(record, response=response_from_proto(execution_pb2.SystemResponse.FromString(response)))
 
 
 def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
@@ -71,10 +106,11 @@ def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
     row = db.execute(select(kept.request, kept.metadata_json).where(of_execution(kept_requests, key))).first()
     if row is None:
         return None
-    return KeptRequest(row.request, json.loads(row.metadata_json))
+    metadata = opened(db, kept.metadata_json, row.metadata_json, *key)
+    return KeptRequest(opened(db, kept.request, row.request, *key), json.loads(metadata))
 
 
-def record_of(row: RowMapping) -> ExecutionRecord:
+def record_of(db: Connection, row: RowMapping) -> ExecutionRecord:
     """Return the record in a row that has the columns of RECORD."""
     return ExecutionRecord(
         request_id=row["request_id"],
@@ -88,21 +124,27 @@ def record_of(row: RowMapping) -> ExecutionRecord:
         fingerprint=row["fingerprint"],
         total_steps=row["total_steps"],
         last_step=row["last_step"],
-        last_failure=_failure_of(row["last_error"]),
+        last_failure=_failure_of(db, row),
         is_interrupted=bool(row["interrupted"]),
         is_background=bool(row["background"]),
         tenant=row["tenant"],
     )
 
 
-def _failure_of(stored: bytes | None) -> Failure | None:
-    if stored is None:
+def _failure_of(db: Connection, row: RowMapping) -> Failure | None:
+    if row["last_error"] is None:
         return None
+    stored = opened(db, executions.c.last_error, row["last_error"], row["tenant"], row["request_id"])
     return failure_from_proto(error_pb2.SystemError.FromString(stored))
 
 
+def stored_message(db: Connection, key: SessionKey, position: int, stored: bytes) -> Message:
+    """Return the message at a position of a conversation, as it is stored."""
+    return message_of(opened(db, messages.c.message, stored, *key, position))
+
+
 def message_of(stored: bytes) -> Message:
-    """Decode a stored message."""
+    """Decode a message."""
     return message_from_proto(message_pb2.Message.FromString(stored))
 
 
@@ -114,14 +156,14 @@ def moment_of(seconds: float) -> datetime:
 def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
     """Return the first rows within the limits, and whether more rows exist. No further rows are read.
 
-    At least one row is returned, even if it exceeds the limits. `max_bytes` counts the bytes of each row's first
-    column.
+    At least one row is returned, even if it exceeds the limits. `max_bytes` counts the content of each row's first
+    column, which is a sealed column.
     """
     page: list[Row[Any]] = []
     left_bytes = max_bytes
     with db.execute(found.execution_options(yield_per=READ_AT_ONCE)) as rows:
         for row in rows:
-            left_bytes -= len(row[0])
+            left_bytes -= content_size(row[0])
             if page and (len(page) >= limit or left_bytes < 0):
                 return page, True
             page.append(row)

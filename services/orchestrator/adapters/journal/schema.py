@@ -51,9 +51,15 @@ executions = Table(
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     Column("after_sequence", Integer, nullable=False, server_default="0"),
     Column("background", Integer, nullable=False, server_default="0"),
+    # The content of the execution in all tables, in bytes before encryption, without its entries; see rows.py.
+    Column("stored_bytes", BigInteger, nullable=False, server_default="0"),
+    # The content of the execution's entries, which most executions lose when they end.
+    Column("entry_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("tenant", "request_id"),
     Index("executions_by_tenant", "tenant", "ordinal"),
     Index("executions_by_session", "tenant", "session_id", "ordinal"),
+    # The sum of a tenant's bytes reads this index alone: the rows have whole responses.
+    Index("executions_by_size", "tenant", "stored_bytes", "entry_bytes"),
     # The index is partial, because few executions are live at a time.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
     Index(
@@ -96,6 +102,8 @@ sessions = Table(
     Column("session_id", Text, primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    # The content of the conversation in all tables, in bytes before encryption; see rows.py.
+    Column("stored_bytes", BigInteger, nullable=False, server_default="0"),
     Index("sessions_by_use", "updated_at", "tenant", "session_id"),
     Index("sessions_by_tenant", "tenant", "updated_at", "session_id"),
 )

@@ -34,6 +34,7 @@ from services.orchestrator.adapters.journal.stores.approvals import SqlApprovals
 from services.orchestrator.adapters.journal.stores.conversations import SqlConversations
 from services.orchestrator.adapters.journal.stores.executions import SqlExecutions
 from services.orchestrator.adapters.journal.stores.ownership import SqlOwnership
+from services.orchestrator.adapters.journal.stores.storage import SqlStorage
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
 from services.orchestrator.ports.journal import Durability
@@ -42,7 +43,17 @@ _PARTS = ("", "-wal", "-shm")  # the files of a SQLite database
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
-class SqlJournal(SqlExecutions, SqlOwnership, SqlConversations, SqlUsage, SqlApprovals, SqlKeys, SqlBudgets, SqlAudit):
+class SqlJournal(
+    SqlExecutions,
+    SqlOwnership,
+    SqlConversations,
+    SqlUsage,
+    SqlStorage,
+    SqlApprovals,
+    SqlKeys,
+    SqlBudgets,
+    SqlAudit,
+):
     """The journal of one owner. Opening it marks the owner's earlier running executions as interrupted."""
 
     def __init__(

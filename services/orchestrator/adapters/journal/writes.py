@@ -7,6 +7,7 @@ document of its kind and value, in a form that does not depend on class names.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -24,8 +25,17 @@ from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
-from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, get_record, of_execution, of_session
-from services.orchestrator.adapters.journal.sealing import SealedBytes, sealing_of
+from services.orchestrator.adapters.journal.rows import (
+    IS_INTERRUPTED,
+    IS_LIVE,
+    ROW_BYTES,
+    add_bytes,
+    content_bytes,
+    get_record,
+    of_execution,
+    of_session,
+)
+from services.orchestrator.adapters.journal.sealing import SealedBytes, content_size, sealed, sealing_of
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.inputs import (
@@ -140,16 +150,17 @@ class CompiledStatement:
     """A statement that every request runs, compiled once and passed directly to the driver.
 
     For the eight statements per request, `Connection.execute` takes about ten times as long, and `exec_driver_sql`
-    twice as long. Of the processing in those methods, only the encryption of columns is repeated here.
+    twice as long. Sealed columns are encrypted here, for the row that the parameters in `key` name.
     """
 
-    def __init__(self, statement: Any, dialect: Dialect) -> None:
+    def __init__(self, statement: Any, dialect: Dialect, *key: str) -> None:
         compiled = statement.compile(dialect=dialect)
         self._sql = str(compiled)
         self._names: Sequence[str] | None = getattr(compiled, "positiontup", None)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
-        sealed = {name: bind.type for name, bind in compiled.binds.items() if isinstance(bind.type, SealedBytes)}
-        self._places = [(name, kind.place.encode()) for name, kind in sealed.items()]
+        types = {name: bind.type for name, bind in compiled.binds.items()}
+        self._places = [(name, kind.place) for name, kind in types.items() if isinstance(kind, SealedBytes)]
+        self._key = key
         self._dialect = dialect
 
     def run(self, db: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -157,11 +168,8 @@ class CompiledStatement:
         if not rows:
             return 0
         filled: list[Any] = [{**self._fixed, **row} for row in rows]
-        sealing = sealing_of(self._dialect)
-        for name, place in self._places:
-            for values in filled:
-                if values[name] is not None:
-                    values[name] = sealing.seal(values[name], place)
+        if self._places:
+            self._seal(filled)
         if self._names is not None:
             filled = [[row[name] for name in self._names] for row in filled]
         cursor = db.connection.cursor()
@@ -170,6 +178,16 @@ class CompiledStatement:
             return cursor.rowcount
         finally:
             cursor.close()
+
+    def _seal(self, rows: Sequence[dict[str, Any]]) -> None:
+        sealing = sealing_of(self._dialect)
+        if not sealing.has_keys:
+            return
+        for row in rows:
+            key = [row[name] for name in self._key]
+            for name, place in self._places:
+                if row[name] is not None:
+                    row[name] = sealing.seal(row[name], place, *key)
 
 
 class Writes:
@@ -187,13 +205,20 @@ class Writes:
         new: dict[str, Any] = {name: bindparam(name) for name in admitted}
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
         moved = update(_executions).where(_is_keyed(_executions), _executions.c.owner == owner, IS_LIVE)
+        counted = {
+            "stored_bytes": _executions.c.stored_bytes + bindparam("added_bytes"),
+            "entry_bytes": _executions.c.entry_bytes * bindparam("keeps_entries") + bindparam("added_entry_bytes"),
+        }
         added = {name: tables.usage_totals.c[name] + totals.excluded[name] for name in _SUMS}
         self._admit = CompiledStatement(executions.values(new).on_conflict_do_nothing(), dialect)
-        self._move = CompiledStatement(moved.values({name: bindparam(name) for name in _MOVING}), dialect)
-        self._add_events = CompiledStatement(self._insert(tables.events), dialect)
-        self._add_entries = CompiledStatement(self._insert(tables.entries), dialect)
-        self._add_messages = CompiledStatement(self._insert(tables.messages), dialect)
-        self._keep = CompiledStatement(self._insert(tables.kept_requests), dialect)
+        moved = moved.values({name: bindparam(name) for name in _MOVING} | counted)
+        self._move = CompiledStatement(moved, dialect, "key_tenant", "key_id")
+        of_execution = ("tenant", "request_id")
+        self._add_events = CompiledStatement(self._insert(tables.events), dialect, *of_execution, "sequence")
+        self._add_entries = CompiledStatement(self._insert(tables.entries), dialect, *of_execution, "position")
+        of_message = ("tenant", "session_id", "position")
+        self._add_messages = CompiledStatement(self._insert(tables.messages), dialect, *of_message)
+        self._keep = CompiledStatement(self._insert(tables.kept_requests), dialect, *of_execution)
         self._end_entries = CompiledStatement(delete(tables.entries).where(_is_keyed(tables.entries)), dialect)
         self._end_turns = CompiledStatement(delete(_turns).where(_is_keyed(_turns)), dialect)
         self._add_totals = CompiledStatement(
@@ -217,26 +242,31 @@ class Writes:
         Returns None if another caller restarted the execution first.
         """
         record, key = admission.record, admission.record.key
-        fresh = _row_of(record) | {
-            "owner": self._owner, "response": None, "last_error": None,
-            "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
-        }  # fmt: skip
         ended_s = ended.entered_at.timestamp()
         has_ended = and_(
             of_execution(_executions, key),
             _executions.c.response.is_not(None),
             _executions.c.entered_at.between(ended_s - SAME_MOMENT_S, ended_s + SAME_MOMENT_S),
         )
-        if not db.execute(update(_executions).where(has_ended).values(fresh)).rowcount:
+        query = select(_executions.c.response, _executions.c.last_error, _executions.c.stored_bytes)
+        stored = db.execute(query.where(has_ended).with_for_update()).first()
+        if stored is None:
             return None
         self._take_turn_now(db, admission)
-        events = tables.events
+        events, approvals = tables.events, tables.approvals
         last = db.execute(select(func.max(events.c.sequence)).where(of_execution(events, key))).scalar_one() or 0
-        begun = update(_executions).where(of_execution(_executions, key))
-        db.execute(begun.values(after_sequence=last))
-        for table in (tables.entries, tables.approvals):
+        freed_bytes = content_size(stored.response) + content_size(stored.last_error)
+        freed_bytes += content_bytes(db, approvals, of_execution(approvals, key))
+        for table in (tables.entries, approvals):
             db.execute(delete(table).where(of_execution(table, key)))
-        self._add_entries.run(db, [_entry_row(key, 0, replace(admission.admitted, after_sequence=last))])
+        entry = _entry_row(key, 0, replace(admission.admitted, after_sequence=last))
+        self._add_entries.run(db, [entry])
+        fresh = _row_of(record) | {
+            "owner": self._owner, "response": None, "last_error": None, "after_sequence": last,
+            "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
+            "stored_bytes": stored.stored_bytes - freed_bytes, "entry_bytes": ROW_BYTES + len(entry["entry"]),
+        }  # fmt: skip
+        db.execute(update(_executions).where(of_execution(_executions, key)).values(fresh))
         return int(last)
 
     def _take_turn_now(self, db: Connection, admission: NewExecution) -> None:
@@ -246,24 +276,38 @@ class Writes:
 
     def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
         """Store the executions whose ids are free, and return their number."""
-        count = self._admit.run(db, [_row_of(admission.record) for admission in admissions])
+        records = [admission.record for admission in admissions]
+        kept = [row for record in records for row in _kept_rows(record)]
+        entries = [_entry_row(admission.record.key, 0, admission.admitted) for admission in admissions]
+        kept_bytes = _bytes_by_execution(kept, "request", "metadata_json")
+        entry_bytes = _bytes_by_execution(entries, "entry")
+        rows = [
+            _row_of(record)
+            | {"stored_bytes": ROW_BYTES + kept_bytes[record.key], "entry_bytes": entry_bytes[record.key]}
+            for record in records
+        ]
+        count = self._admit.run(db, rows)
         if count == len(admissions):
-            self._add_entries.run(
-                db, [_entry_row(admission.record.key, 0, admission.admitted) for admission in admissions]
-            )
-            self._keep.run(db, [row for admission in admissions for row in _kept_rows(admission.record)])
+            self._add_entries.run(db, entries)
+            self._keep.run(db, kept)
         return count
 
     def write_all(self, db: Connection, writes: Sequence[Write]) -> None:
         """Store the writes. The last write of each execution sets its state."""
-        records = {write.record.key: write.record for write in writes}
-        updates = [_state_row(record) for record in records.values()]
-        if self._move.run(db, updates) != len(updates):
-            raise Conflict("the execution is another orchestrator's by now, or has ended")
         ended = [write for write in writes if write.record.response is not None]
         done = {write.record.key for write in ended if write.record.kept is None}
-        self._add_events.run(db, _event_rows(writes))
-        self._add_entries.run(db, _entry_rows(writes, done))
+        events, entries = _event_rows(writes), _entry_rows(writes, done)
+        event_bytes, entry_bytes = _bytes_by_execution(events, "event"), _bytes_by_execution(entries, "entry")
+        records = {write.record.key: write.record for write in writes}
+        updates = [
+            _state_row(record, event_bytes[key])
+            | {"keeps_entries": int(key not in done), "added_entry_bytes": entry_bytes[key]}
+            for key, record in records.items()
+        ]
+        if self._move.run(db, updates) != len(updates):
+            raise Conflict("the execution is another orchestrator's by now, or has ended")
+        self._add_events.run(db, events)
+        self._add_entries.run(db, entries)
         if ended:
             self._end_all(db, ended)
 
@@ -291,14 +335,22 @@ class Writes:
         Raises InvalidRequest if the conversation does not have a position.
         """
         self._check_no_turn_runs(db, key)
+        self.touch(db, key, now_s)  # holds off other changes of the conversation
         table, summaries = tables.messages, tables.summaries
+        added_bytes = 0
         for position, message in messages.items():
-            row = update(table).where(of_session(table, key), table.c.position == position)
-            if not db.execute(row.values(message=message_to_proto(message).SerializeToString())).rowcount:
+            payload = message_to_proto(message).SerializeToString()
+            which = and_(of_session(table, key), table.c.position == position)
+            stored = db.execute(select(table.c.message).where(which)).scalar_one_or_none()
+            if stored is None:
                 raise InvalidRequest(f"session {key.session_id!r} has no message at position {position} to replace")
+            replacement = sealed(db, table.c.message, payload, *key, position)
+            db.execute(update(table).where(which).values(message=replacement))
+            added_bytes += len(payload) - content_size(stored)
         covering = and_(of_session(summaries, key), summaries.c.message_count > min(messages))
-        db.execute(update(summaries).where(covering).values(text=""))
-        self.touch(db, key, now_s)
+        added_bytes -= content_size(db.execute(select(summaries.c.text).where(covering)).scalar_one_or_none())
+        db.execute(update(summaries).where(covering).values(text=sealed(db, summaries.c.text, "", *key)))
+        add_bytes(db, _sessions, of_session(_sessions, key), added_bytes)
 
     def _check_no_turn_runs(self, db: Connection, key: SessionKey) -> None:
         holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
@@ -306,25 +358,25 @@ class Writes:
             raise _turn_runs(key)
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
-        self.touch(db, key, now_s)
+        payloads = [message_to_proto(message).SerializeToString() for message in turn]
+        self.touch(db, key, now_s, sum(ROW_BYTES + len(payload) for payload in payloads))
         messages = tables.messages
         last = db.execute(select(func.max(messages.c.position)).where(of_session(messages, key))).scalar_one()
         if last is None:
             last = -1
         rows = [
-            key._asdict() | {"position": position, "message": message_to_proto(message).SerializeToString()}
-            for position, message in enumerate(turn, start=last + 1)
+            key._asdict() | {"position": position, "message": payload}
+            for position, payload in enumerate(payloads, start=last + 1)
         ]
         self._add_messages.run(db, rows)
 
-    def touch(self, db: Connection, key: SessionKey, now_s: float) -> None:
-        """Create a conversation if it does not exist, and set the time of its last use."""
-        made = self._insert(_sessions).values(**key._asdict(), created_at=now_s, updated_at=now_s)
-        db.execute(
-            made.on_conflict_do_update(
-                index_elements=["tenant", "session_id"], set_={"updated_at": made.excluded.updated_at}
-            )
+    def touch(self, db: Connection, key: SessionKey, now_s: float, added_bytes: int = 0) -> None:
+        """Create a conversation if it does not exist, set the time of its last use, and count added content."""
+        made = self._insert(_sessions).values(
+            **key._asdict(), created_at=now_s, updated_at=now_s, stored_bytes=ROW_BYTES + added_bytes
         )
+        used = {"updated_at": made.excluded.updated_at, "stored_bytes": _sessions.c.stored_bytes + added_bytes}
+        db.execute(made.on_conflict_do_update(index_elements=["tenant", "session_id"], set_=used))
 
     def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
         """Give the session's turn to an execution, and return whether it has the turn.
@@ -383,6 +435,14 @@ def _row_of(record: ExecutionRecord) -> dict[str, Any]:
     }
 
 
+def _bytes_by_execution(rows: Sequence[Mapping[str, Any]], *columns: str) -> Counter[tuple[str, str]]:
+    """Return the bytes that rows with these columns of content count, by tenant and request id."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        sizes[row["tenant"], row["request_id"]] += ROW_BYTES + sum([len(row[column]) for column in columns])
+    return sizes
+
+
 def _kept_rows(record: ExecutionRecord) -> list[dict[str, Any]]:
     if record.kept is None:
         return []
@@ -395,7 +455,11 @@ def metadata_to_json(metadata: Mapping[str, str]) -> bytes:
     return json.dumps(dict(metadata), ensure_ascii=False).encode()
 
 
-def _state_row(record: ExecutionRecord) -> dict[str, Any]:
+def _state_row(record: ExecutionRecord, event_bytes: int) -> dict[str, Any]:
+    """Return the columns of an execution's state, and the bytes that its events and, at its end, its outcome count."""
+    last_error = _serialized(encode_optional(record.last_failure, failure_to_proto))
+    response = _serialized(encode_optional(record.response, response_to_proto))
+    outcome_bytes = 0 if response is None else len(response) + len(last_error or b"")
     return {
         **_named(record.key),
         "state": record.state.value,
@@ -403,8 +467,9 @@ def _state_row(record: ExecutionRecord) -> dict[str, Any]:
         "attempt": record.attempt,
         "total_steps": record.total_steps,
         "last_step": record.last_step,
-        "last_error": _serialized(encode_optional(record.last_failure, failure_to_proto)),
-        "response": _serialized(encode_optional(record.response, response_to_proto)),
+        "last_error": last_error,
+        "response": response,
+        "added_bytes": event_bytes + outcome_bytes,
     }
 
 

@@ -12,6 +12,7 @@ from pagantic_common.domain.errors import (
     Failure,
     InvalidRequest,
     NotFound,
+    Overloaded,
     PaganticError,
     PreconditionFailed,
     Unavailable,
@@ -178,7 +179,8 @@ class Admission:
         limits = self._environment.limits
         try:
             request = self._environment.services.experiments.place(self._guarded(submission.request))
-        except InvalidRequest:
+            await self._check_storage(submission)
+        except (InvalidRequest, Overloaded):
             existing = await self._existing(submission, ended)  # The request may have been admitted earlier.
             if existing is None:
                 raise
@@ -193,6 +195,14 @@ class Admission:
             if existing is not None:
                 return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
+
+    async def _check_storage(self, submission: Submission) -> None:
+        """Raise Overloaded if the tenant or the session of a new execution has as many bytes as it may."""
+        request, storage = submission.request, self._environment.storage
+        if request.is_turn:
+            await storage.check_session(request.session_key, submission.size_bytes)
+        else:
+            await storage.check(request.tenant, submission.size_bytes)
 
     async def _existing(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
         """Return the execution that a request already has, or None if the request is new or runs again."""

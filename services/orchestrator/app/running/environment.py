@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pagantic_common.domain.clock import Clock
 from services.orchestrator.app.running.turns import ConcurrentTurns, Turns
 from services.orchestrator.app.services import Services
+from services.orchestrator.app.storage import StorageQuota
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.ports.journal import Journal
@@ -28,6 +29,8 @@ class Limits:
     plan_bounds: PlanPolicy = field(default_factory=PlanPolicy)
     concurrent_turns: ConcurrentTurns = ConcurrentTurns.WAIT
     prices: Mapping[str, Prices] = field(default_factory=dict)
+    max_stored_bytes_of_tenant: int | None = None
+    max_session_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,12 @@ class Environment:
     clock: Clock
     limits: Limits
     turns: Turns
+    storage: StorageQuota
 
 
 def make_environment(services: Services, journal: Journal, clock: Clock, limits: Limits) -> Environment:
     """Return the environment of one orchestrator."""
-    return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns))
+    storage = StorageQuota(
+        journal, max_tenant_bytes=limits.max_stored_bytes_of_tenant, max_session_bytes=limits.max_session_bytes
+    )
+    return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns), storage)

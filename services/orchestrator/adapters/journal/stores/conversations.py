@@ -14,7 +14,18 @@ from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.messages import Message
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.rows import message_of, moment_of, of_session, read_within, wrong_token
+from services.orchestrator.adapters.journal.rows import (
+    ROW_BYTES,
+    add_bytes,
+    content_bytes,
+    hold,
+    moment_of,
+    of_session,
+    read_within,
+    stored_message,
+    wrong_token,
+)
+from services.orchestrator.adapters.journal.sealing import opened, sealed
 from services.orchestrator.adapters.journal.upkeep.purge import Purger, forget_sessions
 from services.orchestrator.core.conversation.memory import Summary
 from services.orchestrator.core.model.keys import SessionKey
@@ -113,8 +124,9 @@ class SqlConversations(JournalAccess, Conversations):
     def _update_state(
         self, db: Connection, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], now_s: float
     ) -> SessionRecord:
-        self._writes.touch(db, key, now_s)
+        self._writes.touch(db, key, now_s)  # holds off other changes of the conversation
         table = tables.session_state
+        earlier_bytes = content_bytes(db, table, of_session(table, key))
         if removed:
             db.execute(delete(table).where(of_session(table, key), table.c.key.in_(removed)))
         if values:
@@ -122,19 +134,30 @@ class SqlConversations(JournalAccess, Conversations):
             statement = statement.on_conflict_do_update(
                 index_elements=["tenant", "session_id", "key"], set_={"value_json": statement.excluded.value_json}
             )
-            rows = [key._asdict() | {"key": name, "value_json": value} for name, value in values.items()]
+            rows = [
+                key._asdict() | {"key": name, "value_json": sealed(db, table.c.value_json, value, *key, name)}
+                for name, value in values.items()
+            ]
             db.execute(statement, rows)
-        _check_state(key.session_id, _state_of(db, key))
+        state = _state_of(db, key)
+        _check_state(key.session_id, state)
+        state_bytes = sum(ROW_BYTES + len(value.encode()) for value in state.values())
+        add_bytes(db, _sessions, of_session(_sessions, key), state_bytes - earlier_bytes)
         return _session(db, key, 0, 0, 0)
 
     def _put_summary(self, db: Connection, key: SessionKey, summary: Summary) -> None:
-        if db.execute(select(_sessions).where(of_session(_sessions, key))).first() is None:
+        if not hold(db, _sessions, of_session(_sessions, key)):
             return
+        earlier_bytes = content_bytes(db, tables.summaries, of_session(tables.summaries, key))
         made = self._insert(tables.summaries).values(
-            **key._asdict(), text=summary.text, message_count=summary.message_count
+            **key._asdict(),
+            text=sealed(db, tables.summaries.c.text, summary.text, *key),
+            message_count=summary.message_count,
         )
         kept = {"text": made.excluded.text, "message_count": made.excluded.message_count}
         db.execute(made.on_conflict_do_update(index_elements=["tenant", "session_id"], set_=kept))
+        added_bytes = ROW_BYTES + len(summary.text.encode()) - earlier_bytes
+        add_bytes(db, _sessions, of_session(_sessions, key), added_bytes)
 
 
 def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
@@ -142,7 +165,7 @@ def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tupl
     stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
     if not stored:
         return 0, ()
-    return stored[-1].position, tuple(message_of(row.message) for row in reversed(stored))
+    return stored[-1].position, tuple(stored_message(db, key, row.position, row.message) for row in reversed(stored))
 
 
 def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes: int) -> SessionRecord:
@@ -158,11 +181,11 @@ def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes
     end = min(before or count, count)
     stored: list[Row[Any]] = []
     if limit:
-        query = select(_messages.c.message).where(is_its, _messages.c.position < end)
+        query = select(_messages.c.message, _messages.c.position).where(is_its, _messages.c.position < end)
         stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), limit, max_bytes)
     return SessionRecord(
         key.session_id,
-        tuple(message_of(row.message) for row in reversed(stored)),
+        tuple(stored_message(db, key, row.position, row.message) for row in reversed(stored)),
         count,
         moment_of(row.created_at),
         moment_of(row.updated_at),
@@ -174,7 +197,7 @@ def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes
 def _state_of(db: Connection, key: SessionKey) -> dict[str, str]:
     table = tables.session_state
     values = db.execute(select(table.c.key, table.c.value_json).where(of_session(table, key)))
-    return {row.key: row.value_json for row in values}
+    return {row.key: opened(db, table.c.value_json, row.value_json, *key, row.key) for row in values}
 
 
 def _page(db: Connection, found: Select[Any], limit: int, state_key: str) -> Page[SessionRecord]:
@@ -208,7 +231,12 @@ def _values_of(db: Connection, sessions: Sequence[Row[Any]], state_key: str) -> 
         table.c.key == state_key,
         func.length(table.c.value_json) <= _SEALED_CHARS * MAX_LISTED_CHARS,
     )
-    return {row.session_id: row.value_json for row in db.execute(query) if len(row.value_json) <= MAX_LISTED_CHARS}
+    tenant = sessions[0].tenant
+    values = {
+        row.session_id: opened(db, table.c.value_json, row.value_json, tenant, row.session_id, state_key)
+        for row in db.execute(query)
+    }
+    return {session_id: value for session_id, value in values.items() if len(value) <= MAX_LISTED_CHARS}
 
 
 def _use_of(token: str) -> tuple[float, str]:
@@ -226,7 +254,7 @@ def _summary(db: Connection, key: SessionKey) -> Summary | None:
     row = db.execute(select(tables.summaries).where(of_session(tables.summaries, key))).first()
     if row is None:
         return None
-    return Summary(row.text, row.message_count)
+    return Summary(opened(db, tables.summaries.c.text, row.text, *key), row.message_count)
 
 
 def _no_session(key: SessionKey) -> NotFound:

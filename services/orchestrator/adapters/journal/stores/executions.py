@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Row, Select, select
 
 from pagantic.orchestrator.v1 import event_pb2
 from pagantic_common.domain.errors import PreconditionFailed
@@ -14,14 +14,15 @@ from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     RECORD,
     get_record,
-    message_of,
     of_execution,
     of_session,
     read_within,
     record_of,
+    stored_message,
     wrong_token,
 )
 from services.orchestrator.adapters.journal.schema import entries, events, executions, messages
+from services.orchestrator.adapters.journal.sealing import opened
 from services.orchestrator.adapters.journal.stores.kept_requests import SqlKept, page_by_metadata
 from services.orchestrator.adapters.journal.writes import (
     NewExecution,
@@ -124,40 +125,41 @@ def _ordinal_of(token: str) -> int:
 
 def _page(db: Connection, found: Select[Any], limit: int) -> Page[ExecutionRecord]:
     rows = db.execute(found.limit(limit + 1)).mappings().all()
-    records = [record_of(row) for row in rows[:limit]]
+    records = [record_of(db, row) for row in rows[:limit]]
     if len(rows) <= limit:
         return Page(records)
     return Page(records, str(rows[limit - 1]["ordinal"]))
 
 
 def _stored_events(key: ExecutionKey, after: int) -> Select[Any]:
-    query = select(events.c.event).where(of_execution(events, key), events.c.sequence > after)
+    query = select(events.c.event, events.c.sequence).where(of_execution(events, key), events.c.sequence > after)
     return query.order_by(events.c.sequence)
 
 
 def _timeline(db: Connection, key: ExecutionKey, after: int, limit: int | None) -> list[Event]:
-    stored = db.execute(_stored_events(key, after).limit(limit)).scalars().all()
-    return _events_of(db, key, stored)
+    return _events_of(db, key, db.execute(_stored_events(key, after).limit(limit)).all())
 
 
 def _timeline_page(
     db: Connection, key: ExecutionKey, after: int, limit: int, max_bytes: int
 ) -> tuple[list[Event], bool]:
     rows, has_more = read_within(db, _stored_events(key, after).limit(limit + 1), limit, max_bytes)
-    return _events_of(db, key, [row.event for row in rows]), has_more
+    return _events_of(db, key, rows), has_more
 
 
-def _events_of(db: Connection, key: ExecutionKey, stored: Sequence[bytes]) -> list[Event]:
+def _events_of(db: Connection, key: ExecutionKey, rows: Sequence[Row[Any]]) -> list[Event]:
     """Decode events. Raises NotFound if there are no events because the execution does not exist."""
-    if not stored:
+    if not rows:
         get_record(db, key)
+    stored = (opened(db, events.c.event, row.event, *key, row.sequence) for row in rows)
     return [event_from_proto(event_pb2.ExecutionEvent.FromString(event)) for event in stored]
 
 
 def _entries(db: Connection, key: ExecutionKey) -> list[Entry]:
-    query = select(entries.c.entry).where(of_execution(entries, key)).order_by(entries.c.position)
+    query = select(entries.c.entry, entries.c.position).where(of_execution(entries, key)).order_by(entries.c.position)
+    stored_entries = (opened(db, entries.c.entry, row.entry, *key, row.position) for row in db.execute(query))
     try:
-        read = [entry_from_json(entry) for entry in db.execute(query).scalars()]
+        read = [entry_from_json(entry) for entry in stored_entries]
     except UnreadableEntryError as error:
         raise PreconditionFailed(f"execution {key.request_id!r} cannot be resumed: {error}") from None
     session_id = next((entry.request.session_id for entry in read if isinstance(entry, Admitted)), "")
@@ -171,10 +173,10 @@ def _with_history(db: Connection, session: SessionKey, entry: Entry) -> Entry:
     if not referred:
         return entry
     position = messages.c.position
-    query = select(messages.c.message).where(
+    query = select(messages.c.message, position).where(
         of_session(messages, session), position >= referred.start, position < referred.stop
     )
-    stored = [message_of(message) for message in db.execute(query.order_by(position)).scalars()]
+    stored = [stored_message(db, session, row.position, row.message) for row in db.execute(query.order_by(position))]
     if len(stored) != len(referred):
         raise PreconditionFailed(
             f"the conversation {session.session_id!r} that the execution goes on from was deleted: send the request "

@@ -7,12 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, update
+from sqlalchemy import Connection, Select, and_, select, update
 
 from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.rows import get_record, of_execution, record_of
+from services.orchestrator.adapters.journal.rows import (
+    READ_AT_ONCE,
+    add_bytes,
+    get_record,
+    hold,
+    of_execution,
+    record_of,
+)
 from services.orchestrator.adapters.journal.schema import executions, kept_requests
+from services.orchestrator.adapters.journal.sealing import content_size, opened, sealed
 from services.orchestrator.adapters.journal.upkeep.purge import forget_executions
 from services.orchestrator.adapters.journal.writes import metadata_to_json
 from services.orchestrator.core.model.keys import ExecutionKey
@@ -22,6 +30,8 @@ from services.orchestrator.ports.journal import ExecutionRecord
 from services.orchestrator.ports.page import Page
 
 LOOKED_AT = 1000  # maximum number of executions scanned for a page
+PAGE_BYTES = 2 * 1024 * 1024  # largest size of a page's metadata; a message to a client holds twice as much
+_METADATA = kept_requests.c.metadata_json
 
 
 class SqlKept(JournalAccess):
@@ -42,34 +52,41 @@ class SqlKept(JournalAccess):
 def page_by_metadata(
     db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int
 ) -> Page[ExecutionRecord]:
-    """Return the first executions of a query whose kept metadata matches.
+    """Return the first executions of a query whose kept metadata matches, with at most PAGE_BYTES of metadata.
 
     The metadata may be encrypted, so the database cannot compare it.
     """
     is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
     kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)
     records: list[ExecutionRecord] = []
-    count, last = 0, ""
-    for row in db.execute(kept.limit(LOOKED_AT + 1)).mappings():
-        if len(records) == limit or count == LOOKED_AT:
-            return Page(records, last)
-        count, last = count + 1, str(row["ordinal"])
-        of_row = json.loads(row["metadata_json"])
-        if metadata.items() <= of_row.items():
-            records.append(replace(record_of(row), kept=KeptRequest(b"", of_row)))
+    count, last, page_bytes = 0, "", 0
+    with db.execute(kept.limit(LOOKED_AT + 1).execution_options(yield_per=READ_AT_ONCE)) as rows:
+        for row in rows.mappings():
+            stored = opened(db, _METADATA, row["metadata_json"], row["tenant"], row["request_id"])
+            of_row = json.loads(stored)
+            if is_match := metadata.items() <= of_row.items():
+                page_bytes += len(stored)
+            if len(records) == limit or count == LOOKED_AT or (records and page_bytes > PAGE_BYTES):
+                return Page(records, last)
+            count, last = count + 1, str(row["ordinal"])
+            if is_match:
+                records.append(replace(record_of(db, row), kept=KeptRequest(b"", of_row)))
     return Page(records)
 
 
 def _update_metadata(
     db: Connection, key: ExecutionKey, values: Mapping[str, str], removed: Sequence[str]
 ) -> ExecutionRecord:
+    hold(db, executions, of_execution(executions, key))
     record = get_record(db, key)
     if record.kept is None:
         raise PreconditionFailed(f"execution {key.request_id!r} has no metadata: its request did not set keep_request")
     metadata = {name: value for name, value in record.kept.metadata.items() if name not in removed} | dict(values)
     check_metadata(metadata)
-    updated = update(kept_requests).where(of_execution(kept_requests, key))
-    db.execute(updated.values(metadata_json=metadata_to_json(metadata)))
+    which, stored = of_execution(kept_requests, key), metadata_to_json(metadata)
+    earlier_bytes = content_size(db.execute(select(_METADATA).where(which)).scalar_one())
+    db.execute(update(kept_requests).where(which).values(metadata_json=sealed(db, _METADATA, stored, *key)))
+    add_bytes(db, executions, of_execution(executions, key), len(stored) - earlier_bytes)
     return replace(record, kept=replace(record.kept, metadata=metadata))
 
 

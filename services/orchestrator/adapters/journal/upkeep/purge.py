@@ -150,6 +150,9 @@ def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
     """
     if not keys:
         return 0
+    # A turn that ends meanwhile waits, and then makes the conversation again, so that no message lacks a session.
+    in_order = select(_sessions.c.session_id).where(among(_sessions, keys)).order_by(*_sessions.primary_key)
+    db.execute(in_order.with_for_update()).all()
     for table in (tables.messages, tables.session_state, tables.summaries):
         db.execute(delete(table).where(among(table, keys)))
     _fold_usage(db, keys)

@@ -1,0 +1,42 @@
+"""The bytes that collections hold: the content of their documents, chunks and embeddings, and ROW_BYTES for each row.
+
+The row of a collection keeps the count in `stored_bytes`. Every change of those tables changes it in the same
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Table, cast, func, select
+
+from services.context.adapters.store.schema import chunks, collections, documents, embeddings
+
+ROW_BYTES = 128  # what a row takes besides its content: its key, its other columns and its entries in indexes
+CONTENT: Mapping[Table, tuple[ColumnElement[Any], ...]] = MappingProxyType(
+    {
+        documents: (documents.c.source, documents.c.metadata_json, documents.c.outline_json, documents.c.text),
+        chunks: (chunks.c.heading, chunks.c.content, chunks.c.terms),
+        embeddings: (embeddings.c.vector,),
+    }
+)
+
+
+def count_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
+    """Return the bytes that rows of a table with content count."""
+    size = ROW_BYTES + sum(_octets(db, column) for column in CONTENT[table])
+    return int(db.execute(select(func.coalesce(func.sum(size), 0)).where(which)).scalar_one())
+
+
+def tenant_bytes(db: Connection, tenant: str) -> int:
+    """Return the bytes of all collections of a tenant."""
+    total = func.coalesce(func.sum(collections.c.stored_bytes), 0)
+    return int(db.execute(select(total).where(collections.c.tenant == tenant)).scalar_one())
+
+
+def _octets(db: Connection, column: ColumnElement[Any]) -> ColumnElement[int]:
+    if db.dialect.name == "sqlite":
+        return func.length(cast(column, LargeBinary))
+    return func.octet_length(column)
