@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 
+from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import check_tool_name, is_trace_id, require_id
 from pagantic_common.domain.messages import (
@@ -310,6 +311,7 @@ def _check_hints(hints: Hints) -> None:
             check_sampling_value(f"hints.{name}", name, value)
     _check_stop(hints.stop)
     _check_engine_hints(hints)
+    parse_options("hints.options_json", hints.options_json)
 
 
 def _check_model(field: str, alias: str) -> None:
