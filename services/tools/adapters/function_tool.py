@@ -27,7 +27,7 @@ from services.tools.ports import Report, make_places
 class FunctionToolAdapter:
     """Calls a function. An async function runs in the event loop, and any other function runs in a separate thread.
 
-    A function may ask other systems, so it counts as remote. Raises InvalidRequest if a requirement of the tool is of an
+    A function may ask other systems, so it counts as remote. Raises InvalidRequest if a requirement of the tool has an
     unknown form.
     """
 
