@@ -115,10 +115,14 @@ def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Tab
     return table
 
 
-def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
-    """Return a table with a row for each session, model and subject. The cost is `-` if there is no price."""
-    has_subjects = any(total.subject for total in totals)
-    names = ["session", "model", *(["subject"] if has_subjects else [])]
+def usage_table(totals: Sequence[usage_total_pb2.UsageTotal], keys: Sequence[str] = ()) -> Table:
+    """Return a table with a row for each total and a column for each of its keys, as `get_usage` names them.
+
+    Without keys they are session, model and, if there are any, subject. The cost is `-` if there is no price.
+    """
+    if not keys:
+        keys = ("session", "model", "subject") if any(total.subject for total in totals) else ("session", "model")
+    names = [key for key in ("session", "model", "subject") if key in keys]
     numbers = ("requests", "prompt", "cached", "output", "USD")
     table = list_table((*names, *numbers), right=set(numbers))
     for total in totals:
@@ -126,7 +130,8 @@ def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
         cost = "-"
         if total.cost_usd:
             cost = f"{total.cost_usd:.4f}"
-        texts = [total.session_id or "(none)", total.model, *([total.subject or "(none)"] if has_subjects else [])]
+        named = {"session": total.session_id or "(none)", "model": total.model, "subject": total.subject or "(none)"}
+        texts = [named[name] for name in names]
         table.add_row(*map(cell, texts), *map(str, counts), cost)
     return table
 

@@ -168,16 +168,18 @@ class Pipeline:
             name = getattr(strategy, "__name__", "a strategy")
             try:
                 text = strategy(self.output, violations)
-                if not isinstance(text, str | None):
-                    raise TypeError(f"it returned {type(text).__name__}, not a text")
             except Exception as error:  # noqa: BLE001 - a strategy may raise anything, and did not help
-                failure = StrategyFailure(name, type(error).__name__, str(error)[:MAX_ERROR_CHARS])
-                self.strategy_failures.setdefault(name, failure)
+                self._note_failure(name, type(error).__name__, str(error))
                 continue
-            if text is not None and is_right(text):
+            if not isinstance(text, str | None):
+                self._note_failure(name, "TypeError", f"it returned {type(text).__name__}, not a text")
+            elif text is not None and is_right(text):
                 self._change(text)
                 return f"repaired by {name}"
         return ""
+
+    def _note_failure(self, strategy: str, kind: str, message: str) -> None:
+        self.strategy_failures.setdefault(strategy, StrategyFailure(strategy, kind, message[:MAX_ERROR_CHARS]))
 
     def _normalize(self) -> StageReport:
         stage = Stage.ENUM_NORMALIZATION
