@@ -250,6 +250,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             subject=current_principal().subject,
             arguments_json=request.arguments_json,
             reason=request.reason,
+            check_schema=self._tools.check_arguments,
         )
         return pb.ResolveApprovalResponse(approval=approval_to_proto(approval))
 
