@@ -197,8 +197,8 @@ def _check_switches(request: Request) -> None:
 def _check_switches_of(output: OutputContract, field: str, *, is_validated: bool) -> None:
     if not output.strict_validation and not is_validated:
         raise InvalidRequest(
-            f"{field}.strict_validation is off, and nothing is validated: send a schema, a grammar, citations, rules or "
-            "semantic_intent, or leave it unset"
+            f"{field}.strict_validation is off, and nothing is validated: send a schema, a grammar, citations, rules "
+            "or semantic_intent, or leave it unset"
         )
     if output.shown_schema_json:
         return
