@@ -123,7 +123,7 @@ class Step(_message.Message):
 
     @_builtins.property
     def output(self) -> _contract_pb2.OutputContract:
-        """Contract of the output; for infer and validate steps."""
+        """Contract of the output; for infer and validate steps. That of the final step takes the place of the request's."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
