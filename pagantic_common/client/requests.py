@@ -260,8 +260,8 @@ def plan_request(
     Args:
         text_or_messages: The user's text, or messages that end with a user message.
         steps: Results of `plan_step`. The steps run in order unless a step has `depends_on`.
-        tools: Names of tools that the plan may use. An empty list allows none, except to the planner that asks the
-            model, which may use every registered tool.
+        tools: Names of tools that the plan may use. An empty list allows those that `steps` name; without steps none,
+            except to the planner that asks the model, which may use every registered tool.
         system: System prompt of the infer steps.
         options: See Options.
     """
