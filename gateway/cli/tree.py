@@ -35,7 +35,7 @@ COMMANDS = {
     "cancel": ("stored.executions:cancel", "Cancel an execution that runs."),
     "resume": ("stored.executions:resume", "Continue an interrupted execution."),
     "replay": ("stored.replays:replay", "Run a recorded execution again, and show the differences."),
-    "usage": ("stored.executions:usage", "Show tokens and cost by conversation, model and caller, or summed."),
+    "usage": ("stored.executions:usage", "Show tokens and cost by conversation, model and caller."),
     "ingest": ("retrieval.ingest:ingest", "Store files, so that requests can retrieve from them."),
     "verify": ("retrieval.documents:verify", "Compare a collection with the data derived from its texts."),
     "calibrate": ("calibration.answerability:calibrate", "Calibrate the probability of an answer on labels."),

@@ -118,7 +118,7 @@ def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Tab
 def usage_table(totals: Sequence[usage_total_pb2.UsageTotal], keys: Sequence[str] = ()) -> Table:
     """Return a table with a row for each total and a column for each of its keys, as `get_usage` names them.
 
-    Without keys they are session, model and, if there are any, subject. The cost is `-` if there is no price.
+    Without keys they are session and model, and subject if a total has one. The cost is `-` if there is no price.
     """
     if not keys:
         keys = ("session", "model", "subject") if any(total.subject for total in totals) else ("session", "model")

@@ -1,4 +1,4 @@
-"""What a tool needs of the machine that runs it: the network, a program or an environment variable."""
+"""Requirements of a tool for the machine that runs it: the network, a program or an environment variable."""
 
 from __future__ import annotations
 

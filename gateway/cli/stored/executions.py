@@ -175,11 +175,11 @@ def usage(
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Show tokens and cost by conversation, model and caller, or summed."""
+    """Show tokens and cost by conversation, model and caller."""
     keys = tuple(by or ())
-    if unknown := [key for key in keys if key not in USAGE_KEYS]:
-        raise UsageError(f"--by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
+        if unknown := [key for key in keys if key not in USAGE_KEYS]:
+            raise UsageError(f"--by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
         totals = client.get_usage(session_id=session, model=model, subject=subject, group_by=keys)
     if as_json:
         for total in totals:
