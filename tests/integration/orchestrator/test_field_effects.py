@@ -18,6 +18,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.adapters.inference.grpc_inference import decide_requests, infer_request, sample_request
 from services.orchestrator.core.model.policies import RetryPolicy
+from tests.support.examples import sample
 from tests.support.orchestrator_app import execute, orchestrator
 from tests.support.scripted_services import (
     ScriptedConstraint,
@@ -281,6 +282,7 @@ def with_value(base, path, value):
     return before, before | {group: {**before.get(group, {}), name: value}}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", BASES)
 async def test_a_field_has_an_effect_or_is_refused_or_is_documented(kind, tmp_path_factory):
     @functools.cache
@@ -297,9 +299,9 @@ async def test_a_field_has_an_effect_or_is_refused_or_is_documented(kind, tmp_pa
                 return True
         return False
 
-    idle = set()
-    for path, value in VALUES.items():
+    tried, idle = dict(sample(list(VALUES.items())[list(BASES).index(kind) % 2 :], 2)), set()
+    for path, value in tried.items():
         before, after = with_value(BASES[kind], path, VALUES_OF_KINDS.get((kind, path), value))
         if before != after and not await has_effect(before, after):
             idle.add(path)
-    assert idle == WITHOUT_EFFECT.get(kind, {}).keys()
+    assert idle == WITHOUT_EFFECT.get(kind, {}).keys() & tried.keys()
