@@ -92,7 +92,7 @@ def tool(
         idempotent: Whether a failed call may be repeated.
         timeout_s: Longest time of a run in seconds, at most a day; None selects the service's default.
         max_concurrent: Largest number of calls that may run at the same time. Further calls wait.
-        requires: What the tool needs of the machine of the tools service: "network", "binary:NAME" for a program on
+        requires: Requirements for the machine of the tools service: "network", "binary:NAME" for a program on
             its PATH, or "env:NAME" for an environment variable that is not empty. Without it the tool is not available.
 
     Raises InvalidRequest if the function cannot be a tool.

@@ -91,7 +91,7 @@ class Approvals:
         pending_approval = await self._store.get_approval(key, tool_call_id)
         if pending_approval.has_expired(now):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: the time for a decision is over")
-        if arguments_json:
+        if arguments_json and pending_approval.resolution is None:
             await check_schema(pending_approval.tool_name, arguments_json)
         resolution = Resolution(decision, now, subject, arguments_json, reason)
         approval = await self._store.resolve_approval(key, tool_call_id, resolution)

@@ -111,7 +111,11 @@ async def test_changed_arguments_that_break_the_schema_are_refused_and_the_call_
         assert await waiting(stub) == [asked]
         actions = [event.action for event in await timeline(stub, "r")]
         assert "approval.resolved" not in actions
-        await resolve(stub, arguments_json='{"zone": "CET"}')
+        decided = await resolve(stub, arguments_json='{"zone": "CET"}')
+        services.tools.failure = Unavailable("the tools service is away")
+        assert await resolve(stub, arguments_json='{"zone": "CET"}') == decided, (
+            "the same decision needs no other check"
+        )
         assert (await running).content == "done"
     assert [call.arguments_json for call in services.tools.calls] == ['{"zone": "CET"}']
 
