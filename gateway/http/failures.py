@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import Any, NotRequired
 
 from gateway.http.bodies import AnswerShape
 from gateway.web.refusal import Refusal
@@ -79,7 +79,7 @@ class ErrorDetails(AnswerShape):
 
     request_id: NotRequired[str]
     retryable: NotRequired[bool]
-    details: NotRequired[dict[str, str]]
+    details: NotRequired[dict[str, Any]]
     caused_by: NotRequired[list[Cause]]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pagantic_common.client.notebook.timeline import Timeline
     from pagantic_common.client.requests import (
         ask_request,
+        assistant_message,
         chat_request,
         choice,
         decide_request,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         predicate,
         score,
         structured_request,
+        system_message,
         tool_result,
         user_message,
         vote_request,
@@ -53,6 +55,7 @@ __all__ = [
     "TextPart",
     "Timeline",
     "ask_request",
+    "assistant_message",
     "chat_request",
     "choice",
     "decide_request",
@@ -63,6 +66,7 @@ __all__ = [
     "raise_for_error",
     "score",
     "structured_request",
+    "system_message",
     "tool_result",
     "user_message",
     "vote_request",

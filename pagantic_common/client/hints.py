@@ -30,8 +30,8 @@ _PLAIN = (
 class Hints(TypedDict, total=False):
     """ExecutionHints as keywords. A missing hint selects the system's default.
 
-    At `timeout_s` the work ends with the results so far. `reasoning` is "auto", "on" or "off". `options` are passed to
-    the engine unread.
+    At `timeout_s` the work ends with the results so far. `reasoning` is "auto", "on" or "off". `options` are fields for
+    the engine of a remote model, which takes those of its allowed_options; other models refuse them.
     """
 
     max_tokens: int

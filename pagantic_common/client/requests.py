@@ -11,9 +11,10 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
 from pagantic.orchestrator.v1 import decision_pb2, execution_pb2, plan_pb2
 from pagantic_common.client.hints import Choice, Options, apply_options, one_of, several
-from pagantic_common.codec.messages import duration_from_proto, tool_definition_to_proto
+from pagantic_common.codec.messages import duration_from_proto, message_from_proto, tool_definition_to_proto
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.images import media_type_of
-from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition
+from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefinition, check_message
 from pagantic_common.domain.text.json_text import dump_json
 
 Messages = str | Sequence[message_pb2.Message]
@@ -144,12 +145,42 @@ def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
             name = repr(str(part)) if isinstance(part, Path) else f"a part of {len(data)} bytes"
             raise ValueError(f"{name} is no PNG, JPEG, WebP or GIF")
         message.parts.add(image=message_pb2.Image(media_type=media_type, data=data))
-    return message
+    return _checked(message)
+
+
+def system_message(text: str) -> message_pb2.Message:
+    """Make a message of instructions, for a conversation that has some beside the request's `system`."""
+    return _checked(message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content=text))
+
+
+def assistant_message(
+    text: str = "", *, tool_calls: Sequence[message_pb2.ToolCall] = (), reasoning: str = ""
+) -> message_pb2.Message:
+    """Make an earlier answer of the model: its text, its calls of tools, or both.
+
+    Raises ValueError if a call has no name or no valid id.
+    """
+    message = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, content=text, reasoning=reasoning)
+    message.tool_calls.extend(tool_calls)
+    return _checked(message)
 
 
 def tool_result(call: message_pb2.ToolCall, content: str) -> message_pb2.Message:
-    """Make the message that returns the result of a client tool call to the model."""
-    return message_pb2.Message(role=message_pb2.ROLE_TOOL, content=content, tool_call_id=call.id, name=call.name)
+    """Make the message that returns the result of a client tool call to the model.
+
+    Raises ValueError if the call has no name or no valid id.
+    """
+    message = message_pb2.Message(role=message_pb2.ROLE_TOOL, content=content, tool_call_id=call.id, name=call.name)
+    return _checked(message)
+
+
+def _checked(message: message_pb2.Message) -> message_pb2.Message:
+    """Return the message. Raises ValueError if the orchestrator would refuse it."""
+    try:
+        check_message(message_from_proto(message), 0)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
+    return message
 
 
 def structured_request(
@@ -229,7 +260,8 @@ def plan_request(
     Args:
         text_or_messages: The user's text, or messages that end with a user message.
         steps: Results of `plan_step`. The steps run in order unless a step has `depends_on`.
-        tools: Names of tools that the plan may use; an empty list allows every registered tool.
+        tools: Names of tools that the plan may use. An empty list allows those that `steps` name; without steps none,
+            except to the planner that asks the model, which may use every registered tool.
         system: System prompt of the infer steps.
         options: See Options.
     """

@@ -115,20 +115,26 @@ def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Tab
     return table
 
 
-def usage_table(totals: Sequence[usage_total_pb2.UsageTotal]) -> Table:
-    """Return a table with a row for each session, model and subject. The cost is `-` if there is no price."""
-    has_subjects = any(total.subject for total in totals)
-    names = ["session", "model", *(["subject"] if has_subjects else [])]
+def usage_table(totals: Sequence[usage_total_pb2.UsageTotal], keys: Sequence[str] = ()) -> Table:
+    """Return a table with a row for each total and a column for each of its keys, as `get_usage` names them.
+
+    Without keys they are session and model, and subject if a total has one. The cost is `-` if there is no price.
+    """
+    keys = keys or ("session", "model", *(["subject"] if any(total.subject for total in totals) else []))
+    names = [key for key in ("session", "model", "subject") if key in keys]
     numbers = ("requests", "prompt", "cached", "output", "USD")
     table = list_table((*names, *numbers), right=set(numbers))
     for total in totals:
-        counts = (total.requests, total.prompt_tokens, total.cached_prompt_tokens, total.output_tokens)
-        cost = "-"
-        if total.cost_usd:
-            cost = f"{total.cost_usd:.4f}"
-        texts = [total.session_id or "(none)", total.model, *([total.subject or "(none)"] if has_subjects else [])]
-        table.add_row(*map(cell, texts), *map(str, counts), cost)
+        table.add_row(*_usage_texts(total, names))
     return table
+
+
+def _usage_texts(total: usage_total_pb2.UsageTotal, names: Sequence[str]) -> list[Text | str]:
+    """Return the cells of a total: its keys with these names, its counts and its cost."""
+    keys = {"session": total.session_id or "(none)", "model": total.model, "subject": total.subject or "(none)"}
+    counts = (total.requests, total.prompt_tokens, total.cached_prompt_tokens, total.output_tokens)
+    cost = f"{total.cost_usd:.4f}" if total.cost_usd else "-"
+    return [*(cell(keys[name]) for name in names), *map(str, counts), cost]
 
 
 def executions_table(executions: Iterable[execution_pb2.Execution], *, now_s: float) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import docstring_parser
@@ -13,6 +13,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.tools.parameters import Parameters
+from pagantic_common.tools.requirements import Requirement
 
 MAX_CONCURRENT = 8
 MAX_TIMEOUT_S = 24 * 3600
@@ -62,6 +63,7 @@ def tool(
     idempotent: bool = False,
     timeout_s: float | None = None,
     max_concurrent: int = MAX_CONCURRENT,
+    requires: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -75,6 +77,7 @@ def tool(
     idempotent: bool = False,
     timeout_s: float | None = None,
     max_concurrent: int = MAX_CONCURRENT,
+    requires: Sequence[str] = (),
 ) -> Any:
     """Make a tool from a function with annotated parameters. Its docstring describes the tool to models.
 
@@ -89,6 +92,8 @@ def tool(
         idempotent: Whether a failed call may be repeated.
         timeout_s: Longest time of a run in seconds, at most a day; None selects the service's default.
         max_concurrent: Largest number of calls that may run at the same time. Further calls wait.
+        requires: Requirements for the machine of the tools service: "network", "binary:NAME" for a program on
+            its PATH, or "env:NAME" for an environment variable that is not empty. Without it the tool is not available.
 
     Raises InvalidRequest if the function cannot be a tool.
     """
@@ -103,6 +108,7 @@ def tool(
             safety=_safety_of(safety),
             idempotent=idempotent,
             timeout_s=timeout_s,
+            requires=(requires,) if isinstance(requires, str) else tuple(requires),
         )
         _check(function, definition, max_concurrent)
         return FunctionTool(function, definition, parameters, max_concurrent)
@@ -124,6 +130,8 @@ def _check(function: Callable[..., Any], definition: ToolDefinition, max_concurr
         raise InvalidRequest(f"timeout_s of {name!r} is {timeout_s}: it must be above 0 and at most {MAX_TIMEOUT_S}")
     if max_concurrent < 1:
         raise InvalidRequest(f"max_concurrent of {name!r} is {max_concurrent}: it must be 1 or more")
+    for text in definition.requires:
+        Requirement.parse(text)
 
 
 def _safety_of(safety: ToolSafety | str) -> ToolSafety:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import Field, ImportString
@@ -39,10 +40,19 @@ class ConstraintSettings(InnerSettings, CallerSettings):
     )
 
     def worker_limits(self, module: str) -> WorkerLimits:
-        """Return the limits of the worker processes that run a module."""
-        return WorkerLimits(self.workers, MAX_WORK_S, MAX_WORK_MIB, self.queue_capacity, module)
+        """Return the limits of the worker processes that run a module, and the folders of its repair strategies."""
+        folders = tuple(sorted({folder for strategy in self.repair_strategies for folder in _folders_of(strategy)}))
+        return WorkerLimits(self.workers, MAX_WORK_S, MAX_WORK_MIB, self.queue_capacity, module, folders=folders)
 
     @property
     def limits(self) -> Limits:
         """The limits on sources and outputs."""
         return Limits(MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, self.max_output_bytes)
+
+
+def _folders_of(function: Callable[..., str]) -> Iterator[str]:
+    """Yield the folders in which the package of a function is found, such as one of PYTHONPATH."""
+    spec = find_spec(function.__module__.partition(".")[0])
+    if spec is not None and (spec.has_location or spec.submodule_search_locations):
+        places = spec.submodule_search_locations or filter(None, [spec.origin])
+        yield from (str(Path(place).parent) for place in places)

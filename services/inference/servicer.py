@@ -77,6 +77,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         check_request(decoded)
         async with self._models.use(request.model) as served:
             served.check_images(decoded.prompt)
+            served.check_options(decoded)
             async with aclosing(served.infers().infer(decoded)) as events:
                 async for event in events:
                     yield event_to_proto(event)

@@ -13,6 +13,7 @@ from pydantic_settings import SettingsConfigDict
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.settings import InnerSettings
 from pagantic_common.storage.settings_names import PREFIX
+from services.inference.core.remote.requests import OWN_FIELDS
 from services.inference.core.tuning import NAMES
 
 AUTO: Literal["auto"] = "auto"
@@ -59,6 +60,9 @@ class RemoteSettings(BaseModel):
     )
     takes_images: bool = Field(False, description="whether the model takes images, which it gets as data URLs")
     extra_body: dict[str, Any] = Field(default_factory=dict, description="fields of every request; null leaves one out")
+    allowed_options: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
+        (), max_length=64, description="fields that a request may set by its hints.options_json"
+    )
 
     @model_validator(mode="after")
     def _check_key(self) -> RemoteSettings:
@@ -72,6 +76,16 @@ class RemoteSettings(BaseModel):
     def _check_images(self) -> RemoteSettings:
         if self.takes_images and self.serves != "text":
             raise ValueError("takes_images is set: only a model that serves text takes images")
+        return self
+
+    @model_validator(mode="after")
+    def _check_options(self) -> RemoteSettings:
+        if self.allowed_options and self.serves != "text":
+            raise ValueError("allowed_options is set: only a model that serves text gets options of requests")
+        if own := sorted(OWN_FIELDS & set(self.allowed_options)):
+            raise ValueError(f"allowed_options has {own[0]!r}, which requests set by a field of their own: delete it")
+        if both := sorted(self.extra_body.keys() & set(self.allowed_options)):
+            raise ValueError(f"{both[0]!r} is in extra_body and in allowed_options: keep it in one of them")
         return self
 
 

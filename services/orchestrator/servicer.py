@@ -57,6 +57,7 @@ from services.orchestrator.convert.record import (
     record_to_proto,
     session_to_proto,
     template_to_proto,
+    usage_keys_from_proto,
     usage_total_to_proto,
 )
 from services.orchestrator.convert.request import (
@@ -249,6 +250,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             subject=current_principal().subject,
             arguments_json=request.arguments_json,
             reason=request.reason,
+            check_schema=self._tools.check_arguments,
         )
         return pb.ResolveApprovalResponse(approval=approval_to_proto(approval))
 
@@ -289,6 +291,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             session_id=request.session_id,
             model=request.model,
             subject=request.subject,
+            group_by=usage_keys_from_proto(request.group_by),
             page_size=request.page_size,
             page_token=request.page_token,
         )

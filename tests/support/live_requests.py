@@ -69,7 +69,9 @@ def chat(**fields):
 
 def say(text, **fields):
     """Return a turn of one text, that is not tried again."""
-    return request(text, execution_pb2.MODE_CHAT, retry=ONCE, **fields)
+    if "output" in fields:  # Without a contract no turn is tried again, and a request that says so is refused.
+        fields["retry"] = ONCE
+    return request(text, execution_pb2.MODE_CHAT, **fields)
 
 
 def structured(**fields):

@@ -190,7 +190,8 @@ class ScriptedTools:
     """
 
     def __init__(self, *, is_idempotent=False, is_stuck=False, safety=ToolSafety.NONE, result="noon"):
-        self.definition = ToolDefinition("clock", "Tells the time.", "{}", safety=safety, idempotent=is_idempotent)
+        schema = '{"type":"object"}'
+        self.definition = ToolDefinition("clock", "Tells the time.", schema, safety=safety, idempotent=is_idempotent)
         self.result = result
         self.is_stuck = is_stuck
         self.called = asyncio.Event()

@@ -16,6 +16,7 @@ from gateway.cli.output import UsageError, note, print_json, reporting_errors, s
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client import Client
 from pagantic_common.client.descriptions import mode_name, state_name
+from pagantic_common.client.stored.executions import USAGE_KEYS
 from pagantic_common.client.tables import (
     executions_table,
     timeline_table,
@@ -162,18 +163,29 @@ def usage(
         str, typer.Option(metavar="NAME", help="Only that of this model.", autocompletion=names_of("models"))
     ] = "",
     subject: Annotated[str, typer.Option(metavar="NAME", help="Only that of this caller of the tenant.")] = "",
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Sum by session, model, subject or tenant; more than one by repeating it.",
+            autocompletion=words(USAGE_KEYS),
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each total as a line of JSON.")] = False,
     timeout: options.Timeout = options.TIMEOUT_S,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
     """Show tokens and cost by conversation, model and caller."""
+    keys = tuple(by or ())
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
-        totals = client.get_usage(session_id=session, model=model, subject=subject)
+        if unknown := [key for key in keys if key not in USAGE_KEYS]:
+            raise UsageError(f"--by {unknown[0]!r}: use {', '.join(USAGE_KEYS)}")
+        totals = client.get_usage(session_id=session, model=model, subject=subject, group_by=keys)
     if as_json:
         for total in totals:
             print_json(total, one_line=True)
     else:
-        show(usage_table(totals))
+        show(usage_table(totals, keys))
 
 
 def _state_of(name: str) -> execution_pb2.LifecycleState.ValueType:

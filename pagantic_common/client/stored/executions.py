@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from pagantic.orchestrator.v1 import execution_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.client.hints import one_of, several
 from pagantic_common.client.stored.approvals import Approvals
 
 if TYPE_CHECKING:
     from pagantic_common.client.notebook.timeline import Timeline
+
+_USAGE_KEY = "USAGE_KEY_"
+USAGE_KEYS = tuple(name.removeprefix(_USAGE_KEY).lower() for name, number in usage_total_pb2.UsageKey.items() if number)
 
 
 class Executions(Approvals):
@@ -69,13 +73,23 @@ class Executions(Approvals):
         return (await self._call(self._stub().ResumeExecution, request)).state
 
     async def get_usage(
-        self, *, session_id: str = "", model: str = "", subject: str = ""
+        self, *, session_id: str = "", model: str = "", subject: str = "", group_by: Sequence[str] = ()
     ) -> list[usage_total_pb2.UsageTotal]:
-        """Return the usage and cost of ended executions by session, model and subject. An empty filter matches all."""
+        """Return the usage and cost of ended executions by session, model and subject. An empty filter matches all.
+
+        `group_by` names other keys of the totals: "session", "model", "subject" and "tenant"; the rest is summed. The
+        tenant alone gives one total.
+        """
+        keys = [
+            usage_total_pb2.UsageKey.Value(_USAGE_KEY + one_of("group_by", key, USAGE_KEYS).upper())
+            for key in several("group_by", group_by)
+        ]
         totals: list[usage_total_pb2.UsageTotal] = []
         token = ""
         while True:
-            request = pb.GetUsageRequest(session_id=session_id, model=model, subject=subject, page_token=token)
+            request = pb.GetUsageRequest(
+                session_id=session_id, model=model, subject=subject, group_by=keys, page_token=token
+            )
             page = await self._call(self._stub().GetUsage, request)
             totals += page.totals
             if not (token := page.next_page_token):

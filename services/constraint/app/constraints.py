@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.validation import Enforcement, Violation
+from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.workers.work_cache import WorkCache
 from services.constraint.core.compilation import Compiled, Source, SourceKind
 from services.constraint.core.grammars import GrammarReport
 from services.constraint.core.judgement import Verdict, check_intent, require_intent, with_verdict
 from services.constraint.core.model import Contract, Rule
+from services.constraint.core.pipeline import StrategyFailure
 from services.constraint.core.repair.json_repair import RepairResult
 from services.constraint.core.schema import SchemaReport
 from services.constraint.core.work import EnforceJob, Work
 from services.constraint.ports import Judge, NamedGrammars, Workers
+
+log = get_logger(__name__)
 
 
 class Constraints:
@@ -38,6 +44,7 @@ class Constraints:
         self._grammars = grammars
         self._judge = judge
         self._clock = clock
+        self._reported: set[tuple[str, str]] = set()
 
     async def compile(self, source: Source | None) -> tuple[Compiled, bool]:
         """Return the compiled source and whether it was cached. Raises InvalidRequest if `source` is None."""
@@ -71,12 +78,22 @@ class Constraints:
         engine_text = await self._grammar_of(contract)
         monotonic_s = self._clock.monotonic_s
         job = EnforceJob(output, contract, rules, engine_text, is_decoder_enforced, sources)
-        enforcement = await self._workers.run(self._work.enforce, job, monotonic_s)
+        enforced = await self._workers.run(self._work.enforce, job, monotonic_s)
+        self._report(enforced.strategy_failures)
+        enforcement = enforced.enforcement
         if not intent or not enforcement.valid:
             return enforcement
         start_s = monotonic_s()
         verdict = await self._judge.judge(enforcement.output, intent, judge_model)
         return with_verdict(enforcement, verdict, monotonic_s() - start_s)
+
+    def _report(self, failures: Sequence[StrategyFailure]) -> None:
+        """Log the first failure of each repair strategy with each kind of error. The output fails as without it."""
+        for failure in failures:
+            if (failure.strategy, failure.kind) in self._reported:
+                continue
+            self._reported.add((failure.strategy, failure.kind))
+            log.error("a repair strategy failed", strategy=failure.strategy, kind=failure.kind, reason=failure.message)
 
     async def _grammar_of(self, contract: Contract) -> str:
         """Return the engine text of the contract's grammar, or an empty string if there is no grammar to check."""

@@ -25,6 +25,7 @@ from services.constraint.core.rules.compiled import CompiledRules
 from services.constraint.core.schema import find_violations
 
 MAX_REASONS = 100
+MAX_ERROR_CHARS = 300
 NO_INTENT = "the request has no semantic_intent"
 _AFTER_FAILURE = "an earlier stage failed"
 _NO_SCHEMA = "the contract has no schema"
@@ -44,8 +45,21 @@ class Checks:
     find_misquotes: Callable[[str], Sequence[Violation]] = lambda _: ()
 
 
+@dataclass(frozen=True, slots=True)
+class StrategyFailure:
+    """The failure of a repair strategy: the function's name, the error's class, and its message, which is shortened."""
+
+    strategy: str
+    kind: str
+    message: str
+
+
 class Pipeline:
-    """Runs an output through the stages."""
+    """Runs an output through the stages.
+
+    Attributes:
+        strategy_failures: The first failure of each repair strategy that failed, by its name.
+    """
 
     def __init__(
         self,
@@ -64,6 +78,7 @@ class Pipeline:
         self.monotonic_s = monotonic_s
         self.repairs = repairs
         self.is_changed = False
+        self.strategy_failures: dict[str, StrategyFailure] = {}
 
     def run(self) -> Enforcement:
         """Run the stages on the output."""
@@ -153,12 +168,18 @@ class Pipeline:
             name = getattr(strategy, "__name__", "a strategy")
             try:
                 text = strategy(self.output, violations)
-            except Exception:  # noqa: BLE001, S112 - a strategy that fails did not help
+            except Exception as error:  # noqa: BLE001 - a strategy may raise anything, and did not help
+                self._note_failure(name, type(error).__name__, str(error))
                 continue
-            if isinstance(text, str) and is_right(text):
+            if not isinstance(text, str | None):
+                self._note_failure(name, "TypeError", f"it returned {type(text).__name__}, not a text")
+            elif text is not None and is_right(text):
                 self._change(text)
                 return f"repaired by {name}"
         return ""
+
+    def _note_failure(self, strategy: str, kind: str, message: str) -> None:
+        self.strategy_failures.setdefault(strategy, StrategyFailure(strategy, kind, message[:MAX_ERROR_CHARS]))
 
     def _normalize(self) -> StageReport:
         stage = Stage.ENUM_NORMALIZATION

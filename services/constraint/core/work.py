@@ -13,7 +13,7 @@ from pagantic_common.domain.validation import Enforcement, Violation
 from services.constraint.core.compilation import Compiled, Source, compile_source
 from services.constraint.core.grammars import GrammarReport, check_grammar
 from services.constraint.core.model import Contract, Limits, RepairStrategy, Rule
-from services.constraint.core.pipeline import Checks, Pipeline
+from services.constraint.core.pipeline import Checks, Pipeline, StrategyFailure
 from services.constraint.core.repair.enums import normalize_enums
 from services.constraint.core.repair.json_repair import RepairResult, find_json_problem, repair_json
 from services.constraint.core.rules.compiled import compile_rules
@@ -48,6 +48,14 @@ class EnforceJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Enforced:
+    """The pipeline's result for an output, and the repair strategies that failed."""
+
+    enforcement: Enforcement
+    strategy_failures: tuple[StrategyFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """The computations with the configured limits and repairs. Each raises InvalidRequest if a source is invalid."""
 
@@ -58,7 +66,7 @@ class Work:
         """Compile a source."""
         return compile_source(source, self.limits)
 
-    def enforce(self, job: EnforceJob, monotonic_s: Callable[[], float] = lambda: 0.0) -> Enforcement:
+    def enforce(self, job: EnforceJob, monotonic_s: Callable[[], float] = lambda: 0.0) -> Enforced:
         """Run stages 1 to 5. The default clock makes all durations 0."""
         checks = Checks(compile_rules(job.rules), engine_text=job.engine_text)
         warnings: tuple[str, ...] = ()
@@ -68,15 +76,16 @@ class Work:
             warnings = warnings_of(schema)
         if (policy := job.contract.citations) is not None:
             checks = replace(checks, find_misquotes=partial(find_misquotes, policy=policy, sources=job.sources))
-        enforcement = Pipeline(
+        pipeline = Pipeline(
             job.output,
             job.contract,
             checks,
             is_decoder_enforced=job.is_decoder_enforced,
             monotonic_s=monotonic_s,
             repairs=self.repairs,
-        ).run()
-        return replace(enforcement, warnings=warnings)
+        )
+        enforcement = replace(pipeline.run(), warnings=warnings)
+        return Enforced(enforcement, tuple(pipeline.strategy_failures.values()))
 
     def check_grammar(self, grammar: str, text: str | None) -> GrammarReport:
         """Parse and compile a grammar, and match the text, if any, against it."""

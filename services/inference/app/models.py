@@ -31,7 +31,8 @@ from services.inference.app.generation import Generation
 from services.inference.app.pooling import PairScoring
 from services.inference.app.workload import EmbeddingWorkload, Load, TextWorkload, Workload
 from services.inference.core import embedding, pairs
-from services.inference.core.generation import ChatPrompt, Prompt
+from services.inference.core.generation import ChatPrompt, InferenceRequest, Prompt
+from services.inference.core.request_check import check_options
 
 RETRY_AFTER_S = 5.0
 COOL_DOWN_S = 5.0  # pause between two attempts to load a failing model
@@ -64,10 +65,17 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is ready to serve requests, either loaded here or served by another engine."""
+    """A model that is ready to serve requests, either loaded here or served by another engine.
+
+    Attributes:
+        info: The model's description.
+        workload: The workload that serves the requests.
+        allowed_options: The names that options_json of a request may have.
+    """
 
     info: ModelInfo
     workload: Workload
+    allowed_options: frozenset[str] = frozenset()
 
     def infers(self) -> TextWorkload:
         """Return the text workload, local or remote. Raises InvalidRequest if the model is of another kind."""
@@ -91,6 +99,10 @@ class ServedModel:
             return
         if count_images(prompt.messages):
             raise self._refusal("takes no images: leave them out, or name a model with the capability 'images'")
+
+    def check_options(self, request: InferenceRequest) -> None:
+        """Raise InvalidRequest if the request has an option that the model does not take."""
+        check_options(request, self.info.name, self.allowed_options)
 
     def embeds(self) -> EmbeddingWorkload:
         """Return the embedding workload. Raises InvalidRequest if the model is of another kind."""

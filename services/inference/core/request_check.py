@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import Role, ToolDefinition, check_messages, count_images
@@ -40,7 +41,7 @@ def check_request(request: InferenceRequest) -> None:
     _check_stop(request.stop)
     if len(request.stop_tokens) > MAX_STOP_TOKENS:
         raise InvalidRequest(f"the request has {len(request.stop_tokens)} stop tokens: send at most {MAX_STOP_TOKENS}")
-    _check_options(request.options_json)
+    parse_options("options_json", request.options_json)
     _check_prefixes(request.prefixes)
     _check_said(request)
     check_prompt(request.prompt)
@@ -123,17 +124,16 @@ def _check_stop(stop: Sequence[str]) -> None:
         raise InvalidRequest(f"stop takes at most {MAX_STOP_STRINGS} strings of 1 to {MAX_STOP_BYTES} bytes each")
 
 
-def _check_options(text: str) -> None:
-    if not text:
-        return
-    try:
-        options = parse_json(text)
-    except JsonTextError as error:
-        raise InvalidRequest(f"options_json is not JSON: {error}") from None
-    if not isinstance(options, dict):
-        raise InvalidRequest("options_json is not a JSON object")
-    if options:
-        raise InvalidRequest(f"this engine has no option {next(iter(options))!r}")
+def check_options(request: InferenceRequest, model: str, allowed: Collection[str]) -> None:
+    """Raise InvalidRequest if the request has an option that the model does not take."""
+    for option in parse_options("options_json", request.options_json):
+        if option in allowed:
+            continue
+        taken = f"it takes {', '.join(sorted(allowed))}" if allowed else "it takes no options"
+        raise InvalidRequest(
+            f"model {model!r} has no option {option[:64]!r}, as options_json names it: {taken}; allowed_options of a "
+            "remote model say which"
+        )
 
 
 def _check_parameters(tool: ToolDefinition) -> None:

@@ -47,7 +47,9 @@ def open_remote(alias: str, settings: InferenceSettings) -> Workload:
     """
     remote = settings.remotes[alias]
     info = describe_remote(alias, remote)
-    model = RemoteModel(info, remote.model, remote.max_tokens_field, remote.extra_body)
+    model = RemoteModel(
+        info, remote.model, remote.max_tokens_field, remote.extra_body, frozenset(remote.allowed_options)
+    )
     connections = ConnectionLimits(
         remote.max_concurrent, remote.connect_timeout_s, remote.timeout_s, remote.max_answer_bytes
     )
@@ -124,13 +126,18 @@ class RemoteModels:
         """Return a model that is ready to serve requests. `use` opens the models of a route."""
         route = self._settings.routes.get(info.name)
         if route is None:
-            return ServedModel(info, open_remote(info.name, self._settings))
+            return ServedModel(info, open_remote(info.name, self._settings), self._options_of(info.name))
         hedge_after_s = None
         if route.hedge_after_ms is not None:
             hedge_after_s = route.hedge_after_ms / 1000
-        return ServedModel(
-            info, Route(info.name, route.models, hedge_after_s=hedge_after_s, use=use, clock=SystemClock())
-        )
+        # Any model of the route may answer, so a request may have the options that all of them take.
+        options = frozenset.intersection(*map(self._options_of, route.models))
+        workload = Route(info.name, route.models, hedge_after_s=hedge_after_s, use=use, clock=SystemClock())
+        return ServedModel(info, workload, options)
+
+    def _options_of(self, alias: str) -> frozenset[str]:
+        remote = self._settings.remotes.get(alias)
+        return frozenset(remote.allowed_options) if remote is not None else frozenset()
 
 
 def describe_route(alias: str, route: RouteSettings, models: Mapping[str, ModelInfo]) -> ModelInfo:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed
 from pagantic_common.domain.ids import require_id
+from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import TemplateCall
 from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies, ToolPolicy
@@ -40,6 +42,24 @@ class ToolCatalog:
             for offered in await self._tools.list_tools([])
         ]
         return [tool for tool in listed if tool.action is not ToolAction.DENY]
+
+    async def check_arguments(self, name: str, arguments_json: str) -> None:
+        """Check the arguments of a call against the tool's schema, as the tool itself does before it runs.
+
+        Raises InvalidRequest (TOOL_INVALID_ARGUMENTS) if they break it, PreconditionFailed (TOOL_NOT_FOUND) if the tool
+        is gone, and Unavailable if the tools service cannot say.
+        """
+        try:
+            (tool,) = await self._tools.list_tools([name])
+        except NotFound as error:
+            raise PreconditionFailed(f"tool {name!r} is no longer there: {error}", code=error.code) from None
+        try:
+            ArgumentChecker(name, tool.definition.parameters_json).parse(arguments_json)
+        except InvalidArguments as error:
+            violations = [{"argument": each.argument, "problem": each.problem} for each in error.violations]
+            message = f"arguments_json does not fit tool {name!r}: {error}"
+            code, details = ErrorCode.TOOL_INVALID_ARGUMENTS, {"violations": violations}
+            raise InvalidRequest(message, code=code, details=details) from None
 
 
 class Templates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -26,6 +26,7 @@ from services.orchestrator.ports.journal import (
     ExecutionRecord,
     Journal,
     SessionRecord,
+    UsageKey,
     UsageTotal,
 )
 from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
@@ -180,9 +181,20 @@ class History:
         self._storage.forget(key.tenant)
 
     async def usage(
-        self, *, tenant: str, session_id: str, model: str, subject: str, page_size: int, page_token: str
+        self,
+        *,
+        tenant: str,
+        session_id: str,
+        model: str,
+        subject: str,
+        group_by: Collection[UsageKey],
+        page_size: int,
+        page_token: str,
     ) -> Page[UsageTotal]:
-        """Return the usage and cost of a tenant's executions, filtered by session, model or subject if given."""
+        """Return the usage and cost of a tenant's executions, filtered by session, model or subject if given.
+
+        They are summed by the keys of `group_by`, or if it is empty, by session, model and subject.
+        """
         require_printable("model", model, MAX_MODEL_CHARS)
         require_printable("subject", subject, MAX_SUBJECT)
         return await self._journal.usage_totals(
@@ -190,6 +202,7 @@ class History:
             session_id=_optional_id("session_id", session_id) or None,
             model=model or None,
             subject=subject or None,
+            group_by=group_by,
             limit=page_limit(page_size, MAX_PAGE),
             after=page_token,
         )

@@ -5,10 +5,12 @@ Also decodes the requests to keep.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagantic.orchestrator.v1 import execution_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.codec.errors import failure_to_proto
-from pagantic_common.codec.fields import encode_optional
+from pagantic_common.codec.fields import EnumCodec, encode_optional
 from pagantic_common.codec.messages import message_to_proto, tool_definition_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.app.catalog import CallableTool
@@ -17,8 +19,10 @@ from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.model.request import KeptRequest
-from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageTotal
+from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageKey, UsageTotal
 from services.orchestrator.ports.services import ConfiguredTemplate
+
+_USAGE_KEYS = EnumCodec(usage_total_pb2.UsageKey, UsageKey, "USAGE_KEY_", unknown=None)
 
 
 def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
@@ -79,6 +83,18 @@ def session_to_proto(session: SessionRecord) -> session_pb2.Session:
         state_json=session.state,
         first_position=session.first_position,
     )
+
+
+def usage_keys_from_proto(numbers: Sequence[int]) -> frozenset[UsageKey]:
+    """Decode the keys of totals. Raises InvalidRequest for an unset or unknown key, and for more than four."""
+    if len(numbers) > len(UsageKey):
+        raise InvalidRequest(f"group_by has {len(numbers)} entries: it takes at most {len(UsageKey)}")
+    keys = {number: _USAGE_KEYS.from_proto(number) for number in numbers}
+    unknown = [number for number, key in keys.items() if key is None]
+    if unknown:
+        choices = ", ".join(f"USAGE_KEY_{key.name}" for key in UsageKey)
+        raise InvalidRequest(f"group_by has {unknown[0]}, which is not a key: use {choices}")
+    return frozenset(key for key in keys.values() if key is not None)
 
 
 def usage_total_to_proto(total: UsageTotal) -> usage_total_pb2.UsageTotal:

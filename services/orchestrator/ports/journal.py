@@ -6,7 +6,7 @@ NotFound. Each owner is an orchestrator.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -88,9 +88,21 @@ class SessionRecord:
     first_position: int = 0
 
 
+class UsageKey(StrEnum):
+    """A property by which usage is summed. The values are the names of its fields in UsageTotal."""
+
+    SESSION = "session_id"
+    MODEL = "model"
+    SUBJECT = "subject"
+    TENANT = "tenant"
+
+
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """The usage and cost of one subject and session with one model, over all ended executions of any age."""
+    """The usage and cost of one subject and session with one model, over all ended executions of any age.
+
+    In a sum over more sessions, models or subjects, the fields of these are empty.
+    """
 
     session_id: str
     model: str
@@ -331,10 +343,12 @@ class UsageLedger(Protocol):
         session_id: str | None = None,
         model: str | None = None,
         subject: str | None = None,
+        group_by: Collection[UsageKey] = frozenset(),
     ) -> Page[UsageTotal]:
-        """Return a tenant's totals by session, model and subject, filtered by the given values.
+        """Return a tenant's totals, filtered by the given values, by session, model and subject, or by `group_by`.
 
-        `after` is the token from the previous page.
+        TENANT alone gives one total, also without any usage. `after` is the token from the previous page. Raises
+        InvalidRequest if that page had other keys.
         """
 
 

@@ -18,20 +18,25 @@ from pydantic_core import to_json
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
 from pagantic_common.grammar.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
 from pagantic_common.tools import FunctionTool, ToolContext
+from pagantic_common.tools.requirements import Requirement
 from pagantic_common.workers.fair_places import keep_place_until
+from services.tools.adapters.requirements import Machine
 from services.tools.ports import Report, make_places
 
 
 class FunctionToolAdapter:
     """Calls a function. An async function runs in the event loop, and any other function runs in a separate thread.
 
-    A function may ask other systems, so it counts as remote.
+    A function may ask other systems, so it counts as remote. Raises InvalidRequest if a requirement of the tool has an
+    unknown form.
     """
 
     is_remote = True
 
-    def __init__(self, tool: FunctionTool[..., Any]) -> None:
+    def __init__(self, tool: FunctionTool[..., Any], machine: Machine) -> None:
         self._tool = tool
+        self._machine = machine
+        self._requirements = [Requirement.parse(text) for text in tool.definition.requires]
         self.places = make_places(tool.max_concurrent, max(1, tool.max_concurrent * 3 // 4))
         self._abandoned: set[Future[str]] = set()  # calls without a waiting caller
 
@@ -42,10 +47,13 @@ class FunctionToolAdapter:
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason that the tool cannot be called: calls that never return occupy all its threads."""
-        if len(self._abandoned) < self._tool.max_concurrent:
-            return ""
-        return f"{len(self._abandoned)} of its calls were given up and still run"
+        """The reason that the tool cannot be called.
+
+        Calls that never return occupy all its threads, or the machine lacks a requirement.
+        """
+        if len(self._abandoned) >= self._tool.max_concurrent:
+            return f"{len(self._abandoned)} of its calls were given up and still run"
+        return self._machine.lacks(self._requirements)
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error."""

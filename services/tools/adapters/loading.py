@@ -12,9 +12,11 @@ from typing import Any
 
 from pagantic_common.domain.defaults import expand_home
 from pagantic_common.domain.errors import InvalidRequest, PaganticError
+from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.tools import FunctionTool, ToolHook
 from services.tools.adapters.function_tool import FunctionToolAdapter
+from services.tools.adapters.requirements import Machine
 from services.tools.ports import Tool
 
 ENTRY_POINT_GROUP = "pagantic.tools"
@@ -33,7 +35,9 @@ def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[T
     functions = [function for number, name in enumerate(modules) for function in _functions_of(name, number)]
     if is_installed_included:
         functions += _installed_functions()
-    return [FunctionToolAdapter(function) for function in {id(function): function for function in functions}.values()]
+    machine = Machine(SystemClock())
+    distinct = {id(function): function for function in functions}.values()
+    return [FunctionToolAdapter(function, machine) for function in distinct]
 
 
 def load_hooks(names: Iterable[str]) -> list[ToolHook]:

@@ -1,4 +1,5 @@
 import json
+import os
 import time
 
 import pytest
@@ -203,3 +204,26 @@ async def test_a_hostile_source_costs_a_worker_once_and_then_nothing(stub):
             return
         was_told = error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX  # a starved worker says something else
     pytest.fail("it was never told")
+
+
+STRATEGIES = """
+def breaks(output, violations):
+    raise KeyError(f"no color in {output}")
+
+
+def gives_a_color(output, violations):
+    return '{"c": "blue"}'
+"""
+
+
+async def test_a_repair_strategy_that_fails_is_logged_once_with_its_error(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_repair_strategies.py").write_text(STRATEGIES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    names = ("my_repair_strategies.breaks", "my_repair_strategies.gives_a_color")
+    async with running(repair_strategies=names) as stub:
+        for _ in range(3):
+            request = rpc.EnforceRequest(output="no idea", contract=contract_pb2.OutputContract(schema_json=SCHEMA))
+            assert (await stub.Enforce(request)).output == '{"c": "blue"}'
+    (logged,) = [line for line in capsys.readouterr().out.splitlines() if "a repair strategy failed" in line]
+    assert all(word in logged for word in ("breaks", "KeyError", "no color in no idea"))

@@ -70,6 +70,20 @@ async def test_a_decision_that_is_none_is_refused(served, body, words):
     assert (refused.status_code, words in refused.json()["error"]["message"]) == (400, True)
 
 
+async def test_arguments_that_break_the_schema_are_refused_and_may_be_corrected(served):
+    services = asking()
+    async with served(services) as server:
+        running = asyncio.create_task(server.http.post("/v1/executions", json=ASKING))
+        await waiting(server, request_id="r")
+        approving = {"decision": "APPROVAL_DECISION_APPROVED"}
+        refused = await server.http.post(f"{CALL}/decision", json={**approving, "arguments_json": '{"zone":5}'})
+        decided = await server.http.post(f"{CALL}/decision", json={**approving, "arguments_json": '{"zone":"CET"}'})
+        assert (await running).json()["content"] == "done"
+    assert (refused.status_code, decided.status_code) == (400, 200)
+    assert "'zone'" in refused.json()["error"]["message"]
+    assert [call.arguments_json for call in services.tools.calls] == ['{"zone":"CET"}']
+
+
 async def test_a_call_that_does_not_wait_is_not_found(served):
     async with served() as server:
         assert (await server.http.get(CALL)).status_code == 404

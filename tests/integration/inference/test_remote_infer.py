@@ -322,6 +322,25 @@ async def test_extra_fields_are_added_and_null_leaves_one_out(engine, stub_of):
     assert (engine.last["max_completion_tokens"], "max_tokens" in engine.last) == (3, False)
 
 
+async def test_options_of_a_request_reach_the_engine_where_the_alias_allows_them(engine, stub_of):
+    fields = remote(engine.url, allowed_options=["reasoning_effort", "user"])
+    stub = await stub_of(models_of({"big": fields, "plain": remote(engine.url)}))
+    await collect(stub, chat(options_json='{"reasoning_effort":"low","user":null}'))
+    assert engine.last["reasoning_effort"] == "low"
+    assert "user" not in engine.last
+    engine.asked.clear()
+    for alias, options, wrong in (
+        ("big", '{"user":"me","num_ctx":1}', "model 'big' has no option 'num_ctx'.*it takes reasoning_effort, user"),
+        ("plain", '{"user":"me"}', "model 'plain' has no option 'user'.*it takes no options"),
+        ("big", '{"user":1e999}', "options_json is not JSON"),
+        ("big", f'{{"user":"{"x" * 16384}"}}', "options_json has 16395 bytes: it takes at most 16384"),
+        ("big", "[]", "options_json is not a JSON object"),
+    ):
+        with pytest.raises(InvalidRequest, match=wrong):
+            await collect(stub, chat(model=alias, options_json=options))
+    assert engine.asked == []
+
+
 async def test_the_key_of_a_variable_is_sent_and_shown_nowhere(engine, stub_of, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("VLLM_KEY", "sk-secret")

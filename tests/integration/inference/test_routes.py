@@ -71,6 +71,24 @@ async def test_a_request_that_is_wrong_is_refused_by_the_first_and_asked_of_no_o
     assert not second.asked
 
 
+async def test_a_route_takes_the_options_that_all_its_models_take(first, second, stub_of):
+    remotes = {
+        "a": remote(first.url, allowed_options=["effort", "user"]),
+        "b": remote(second.url, allowed_options=["effort"]),
+    }
+    routes = {"best": {"models": ["a", "b"]}, "mixed": {"models": ["a", "scripted"]}}
+    stub = await stub_of(models_of(remotes, routes, [local()]))
+    first.script, second.script = refusal(500), spoken("from b")
+    assert answer_of(await ask(stub, options_json='{"effort":"low"}')) == ("b", "from b")
+    assert (first.last["effort"], second.last["effort"]) == ("low", "low")
+    first.asked.clear()
+    with pytest.raises(InvalidRequest, match=r"model 'best' has no option 'user'.*it takes effort"):
+        await ask(stub, options_json='{"user":"me"}')
+    with pytest.raises(InvalidRequest, match=r"model 'mixed' has no option 'effort'.*it takes no options"):
+        await ask(stub, "mixed", options_json='{"effort":"low"}')
+    assert first.asked == []
+
+
 async def test_after_the_first_token_there_is_no_other_model(first, second, stub_of):
     remotes = {"a": remote(first.url), "b": remote(second.url)}
     stub = await stub_of(models_of(remotes, {"best": {"models": ["a", "b"], "hedge_after_ms": 5000}}))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,9 +23,14 @@ APPROVED, REJECTED = approval_pb2.APPROVAL_DECISION_APPROVED, approval_pb2.APPRO
 DENIED = error_pb2.ERROR_CODE_TOOL_DENIED
 
 
+SCHEMA = '{"type":"object","properties":{"zone":{"type":"string"},"n":{"type":"integer"}}}'
+
+
 def asking(*calls, tools=None, policy=""):
     inference = ScriptedInference(answer("", calls=calls or [CALL]), answer("done"))
-    return scripted_services(inference=inference, tools=tools or ScriptedTools(), policy=policy)
+    tools = tools or ScriptedTools()
+    tools.definition = replace(tools.definition, parameters_json=SCHEMA)
+    return scripted_services(inference=inference, tools=tools, policy=policy)
 
 
 def request_that_asks(**fields):
@@ -90,6 +96,49 @@ async def test_changed_arguments_are_those_that_run_and_the_model_knows(tmp_path
     assert json.loads(services.tools.calls[0].arguments_json) == {"zone": "CET"}
     assert json.loads(record.arguments_json) == {"zone": "CET"}
     assert '{"zone": "CET"}' in services.inference.commands[1].messages[-1].content
+
+
+async def test_changed_arguments_that_break_the_schema_are_refused_and_the_call_still_waits(tmp_path):
+    services = asking()
+    async with orchestrator(tmp_path, services) as stub:
+        running = asyncio.create_task(execute(stub, request_that_asks()))
+        (asked,) = await waiting(stub)
+        with pytest.raises(InvalidRequest, match=r"arguments_json does not fit tool 'clock'.*'zone'") as refused:
+            await resolve(stub, arguments_json='{"zone": 5, "n": "x"}')
+        assert refused.value.code is ErrorCode.TOOL_INVALID_ARGUMENTS
+        problems = refused.value.failure.details["violations"]
+        assert [problem["argument"] for problem in problems] == ["zone", "n"]
+        assert await waiting(stub) == [asked]
+        actions = [event.action for event in await timeline(stub, "r")]
+        assert "approval.resolved" not in actions
+        decided = await resolve(stub, arguments_json='{"zone": "CET"}')
+        services.tools.failure = Unavailable("the tools service is away")
+        assert await resolve(stub, arguments_json='{"zone": "CET"}') == decided, (
+            "the same decision needs no other check"
+        )
+        assert (await running).content == "done"
+    assert [call.arguments_json for call in services.tools.calls] == ['{"zone": "CET"}']
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (Unavailable("the tools service is away"), Unavailable),
+        (NotFound("no tool is named 'clock'", code=ErrorCode.TOOL_NOT_FOUND), PreconditionFailed),
+    ],
+)
+async def test_changed_arguments_that_cannot_be_checked_use_nothing_up(tmp_path, failure, error):
+    services = asking()
+    async with orchestrator(tmp_path, services) as stub:
+        running = asyncio.create_task(execute(stub, request_that_asks()))
+        (asked,) = await waiting(stub)
+        services.tools.failure = failure
+        with pytest.raises(error):
+            await resolve(stub, arguments_json='{"zone": "CET"}')
+        assert await waiting(stub) == [asked]
+        await resolve(stub)  # the arguments of the call need no check here
+        services.tools.failure = None
+        assert (await running).content == "done"
 
 
 async def test_a_call_that_nobody_decides_about_is_denied(tmp_path):

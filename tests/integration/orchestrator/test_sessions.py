@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pagantic.common.v1 import error_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import execution_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import (
     Aborted,
@@ -63,6 +63,9 @@ async def test_executions_and_sessions_are_paged(tmp_path):
             (stub.ListSessions, pb.ListSessionsRequest(page_token="nope")),  # noqa: S106 - a page's
             (stub.GetUsage, pb.GetUsageRequest(page_token="nope")),  # noqa: S106 - a page's
             (stub.GetUsage, pb.GetUsageRequest(page_size=501)),
+            (stub.GetUsage, pb.GetUsageRequest(group_by=[0])),
+            (stub.GetUsage, pb.GetUsageRequest(group_by=[99])),
+            (stub.GetUsage, pb.GetUsageRequest(group_by=[usage_total_pb2.USAGE_KEY_TENANT] * 5)),
             (stub.GetSession, pb.GetSessionRequest(session_id="s1", before_position=-1)),
             (stub.GetTimeline, pb.GetTimelineRequest(request_id="r1", after_sequence=-1)),
             (stub.GetUsage, pb.GetUsageRequest(model="a\0")),
@@ -83,6 +86,12 @@ async def test_usage_and_cost_add_up_by_session_and_model(tmp_path):
             await execute(stub, request)
         reply = await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest())
         (of_session,) = (await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest(session_id="s"))).totals
+        by_model = pb.GetUsageRequest(group_by=[usage_total_pb2.USAGE_KEY_MODEL])
+        of_models = (await call_unary("orchestrator", stub.GetUsage, by_model)).totals
+        whole = pb.GetUsageRequest(group_by=[usage_total_pb2.USAGE_KEY_TENANT])
+        (of_tenant,) = (await call_unary("orchestrator", stub.GetUsage, whole)).totals
+    assert [(one.model, one.session_id, one.requests) for one in of_models] == [("default", "", 2), ("other", "", 1)]
+    assert (of_tenant.requests, of_tenant.prompt_tokens, of_tenant.cost_usd) == (3, 30, of_session.cost_usd)
     assert [(one.session_id, one.model, one.requests) for one in reply.totals] == [
         ("", "other", 1),
         ("s", "default", 2),

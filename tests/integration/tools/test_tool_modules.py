@@ -339,3 +339,44 @@ async def test_what_a_function_raises_ends_its_call_alone(name):
         assert failed.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
         assert len(failed.error.message) < 5000
         assert (await call(stub, "fails")).error.message == "tool 'fails' failed: there is no such city: name another"
+
+
+REQUIRING = '''
+from pagantic_common.tools import tool
+
+@tool(safety="read", requires=["binary:weathercalc"])
+def weather() -> str:
+    """Tells the weather."""
+    return "sunny"
+'''
+
+
+async def test_a_tool_whose_program_is_missing_is_listed_and_refused_with_the_reason(tmp_path, monkeypatch):
+    path = tmp_path / "requiring_tools.py"
+    path.write_text(REQUIRING)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with service(path) as stub:
+        (listed,) = (await stub.ListTools(pb.ListToolsRequest(names=["weather"]))).tools
+        assert not listed.available
+        assert "requires the program 'weathercalc'" in listed.unavailable_reason
+        assert list(listed.definition.requires) == ["binary:weathercalc"]
+        (found,) = (await stub.SearchTools(pb.SearchToolsRequest(query="weather", names=["weather"]))).tools
+        assert found.tool.unavailable_reason == listed.unavailable_reason
+        refused = await call(stub, "weather")
+        assert refused.error.code == error_pb2.ERROR_CODE_TOOL_UNAVAILABLE
+        assert (refused.attempts, listed.unavailable_reason in refused.error.message) == (0, True)
+        (tmp_path / "weathercalc").write_text("#!/bin/sh\n")
+        (tmp_path / "weathercalc").chmod(0o755)
+        for _ in range(50):
+            if (answered := await call(stub, "weather")).result.content == "sunny":
+                break
+            await asyncio.sleep(0.1)
+        assert answered.result.content == "sunny"
+
+
+async def test_a_requirement_of_an_unknown_form_ends_the_start_and_is_named(tmp_path):
+    path = tmp_path / "wrongly_requiring_tools.py"
+    path.write_text(REQUIRING.replace("binary:weathercalc", "docker"))
+    with pytest.raises(InvalidRequest, match="requires has 'docker': it takes network, binary:NAME and env:NAME"):
+        async with service(path):
+            pass

@@ -136,6 +136,9 @@ class ScriptedOrchestrator(rpc.OrchestratorServiceServicer):
         total = usage_total_pb2.UsageTotal(
             session_id=request.session_id, model="default", requests=2, output_tokens=6, cost_usd=0.5
         )
+        if request.group_by:
+            total = usage_total_pb2.UsageTotal(requests=2, output_tokens=6, cost_usd=0.5)
+            total.subject = ",".join(usage_total_pb2.UsageKey.Name(key) for key in request.group_by)
         return pb.GetUsageResponse(totals=[total])
 
     async def SetBudget(self, request, _context):

@@ -262,6 +262,15 @@ def test_usage_is_told_by_session_and_model(client):
     assert (total.session_id, total.model, total.requests, total.cost_usd) == ("s", "default", 2, 0.5)
 
 
+def test_usage_is_summed_by_the_named_keys(client):
+    (total,) = client.get_usage(group_by=["tenant", "subject"])
+    assert (total.subject, total.requests) == ("USAGE_KEY_TENANT,USAGE_KEY_SUBJECT", 2)
+    with pytest.raises(ValueError, match="group_by is 'user': it must be one of 'session', 'model'"):
+        client.get_usage(group_by=["user"])
+    with pytest.raises(TypeError, match="group_by is the text 'tenant'"):
+        client.get_usage(group_by="tenant")
+
+
 def test_all_pages_of_sessions_are_listed(client):
     assert [session.session_id for session in client.list_sessions()] == ["a", "b"]
 

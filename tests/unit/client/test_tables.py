@@ -103,6 +103,16 @@ def test_usage_without_prices_has_no_cost():
     assert "ci" in rendered(usage_table([total, named]), 120)
 
 
+def test_a_sum_shows_the_keys_it_was_made_by():
+    total = usage_total_pb2.UsageTotal(subject="ci", requests=3)
+    by_subject = rendered(usage_table([total], ["subject"]), 120)
+    assert "ci" in by_subject
+    assert not {"session", "model", "(none)"} & set(by_subject.split())
+    of_tenant = rendered(usage_table([usage_total_pb2.UsageTotal(requests=3)], ["tenant"]), 120)
+    assert of_tenant.split()[:2] == ["requests", "prompt"]
+    assert "(none)" in rendered(usage_table([usage_total_pb2.UsageTotal(model="m")], ["model", "session"]), 120)
+
+
 def test_a_citation_is_described_with_its_place():
     citation = execution_pb2.Citation(source=2, document="a.pdf", page=4, start=10, end=18, quote="red\nhats")
     assert describe_citation(citation) == '[2] a.pdf, page 4, characters 10 to 18: "red hats"'

@@ -7,7 +7,7 @@ from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.validation import Guarantee, Stage, StageOutcome
 from pagantic_common.grammar.engine_text import engine_text_of_gbnf
 from services.constraint.core.model import Contract, Rule
-from services.constraint.core.pipeline import Checks, Pipeline
+from services.constraint.core.pipeline import Checks, Pipeline, StrategyFailure
 from services.constraint.core.rules.compiled import compile_rules
 from services.constraint.core.schema import validator_of
 
@@ -15,7 +15,11 @@ SCHEMA = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "req
 P, R, F, S = "PASSED", "REPAIRED", "FAILED", "SKIPPED"
 
 
-def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, grammar_text="", repairs=(), **switches):
+def enforce(output, schema=SCHEMA, **fields):
+    return pipeline(output, schema, **fields).run()
+
+
+def pipeline(output, schema=SCHEMA, *, rules=(), enforced=False, grammar_text="", repairs=(), **switches):
     ticks = count()
     return Pipeline(
         output,
@@ -29,7 +33,7 @@ def enforce(output, schema=SCHEMA, *, rules=(), enforced=False, grammar_text="",
         is_decoder_enforced=enforced,
         monotonic_s=lambda: float(next(ticks)),
         repairs=repairs,
-    ).run()
+    )
 
 
 def outcomes(found):
@@ -197,3 +201,27 @@ def test_registered_strategies_repair_what_json_repair_does_not():
         assert any("repaired by adds_color" in report.reasons for report in found.stages)
     assert not enforce("{}", repairs=strategies, repair_allowed=False).valid
     assert not enforce("{}", repairs=(breaks, gives_nothing)).valid
+
+
+def test_the_first_failure_of_each_strategy_is_told():
+    def breaks(_output, violations):
+        raise ValueError("x" * 400 if violations[0].code is ErrorCode.CONSTRAINT_JSON_INVALID else "later")
+
+    def gives_a_number(_output, _violations):
+        return 7
+
+    def gives_nothing(_output, _violations):
+        return None
+
+    def gives_the_same(output, _violations):
+        return output
+
+    work = pipeline("no idea", repairs=(breaks, gives_a_number, gives_nothing, gives_the_same))
+    assert not work.run().valid
+    assert list(work.strategy_failures.values()) == [
+        StrategyFailure("breaks", "ValueError", "x" * 300),
+        StrategyFailure("gives_a_number", "TypeError", "it returned int, not a text"),
+    ]
+    whole = pipeline('{"c": "red"}', repairs=(breaks,))
+    assert whole.run().valid
+    assert not whole.strategy_failures

@@ -220,6 +220,15 @@ def test_usage_shows_tokens_and_cost(invoke):
     assert json.loads(invoke("usage", "--json").stdout)["output_tokens"] == "6"
 
 
+def test_usage_is_summed_by_the_keys_of_an_option(invoke):
+    shown = invoke("usage", "--by", "subject", "--by", "tenant").stdout
+    assert "USAGE_KEY_SUBJECT,USAGE_KEY_TENANT" in shown
+    assert "session" not in shown
+    wrong = invoke("usage", "--by", "user")
+    assert wrong.exit_code == 2
+    assert "--by 'user': use session, model, subject, tenant" in wrong.stderr
+
+
 def test_help_is_plain_for_every_command():
     runner = CliRunner()
     listed = runner.invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PreconditionFailed
 from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolChoice, ToolDefinition
+from pagantic_common.domain.sampling import SAMPLING_RANGES
 from pagantic_common.grammar.engine_text import (
     engine_text_of_gbnf,
     engine_text_of_regex,
@@ -21,10 +22,13 @@ from services.inference.core.generation import (
     Constraint,
     ConstraintKind,
     InferenceRequest,
+    Reasoning,
+    ReasoningMode,
     Sampling,
     TokenPrompt,
 )
 from services.inference.core.remote.requests import (
+    OWN_FIELDS,
     RemoteModel,
     estimate_prompt,
     estimate_text,
@@ -122,6 +126,35 @@ def test_a_constraint_and_an_enforced_choice_are_refused_together():
         body_of(InferenceRequest(prompt, constraint=Constraint(ConstraintKind.SCHEMA, "{}")))
 
 
+def test_options_are_fields_of_the_request_and_null_leaves_one_out():
+    model = RemoteModel(ModelInfo("big", 1000), "org/Big", extra_body={"provider": "x"})
+    request = InferenceRequest("x", options_json='{"reasoning_effort":"low","user":null,"nested":{"a":[1]}}')
+    body = inference_request(request, model, 1).body
+    assert (body["reasoning_effort"], body["nested"], body["provider"]) == ("low", {"a": [1]}, "x")
+    assert "user" not in body
+
+
+@given(
+    st.sampled_from(["hi", conversation(tools=(ToolDefinition("stock", "", ""),))]),
+    st.sets(st.sampled_from(sorted(SAMPLING_RANGES))),
+    st.sampled_from(ReasoningMode),
+    st.booleans(),
+)
+def test_no_option_may_have_the_name_of_a_field_that_requests_have(prompt, sampled, mode, is_constrained):
+    constraint = Constraint(ConstraintKind.SCHEMA, "{}") if is_constrained and prompt != "hi" else None
+    request = InferenceRequest(
+        prompt,
+        max_tokens=3,
+        candidate_count=2,
+        stop=("x",),
+        top_logprobs=1,
+        constraint=constraint,
+        sampling=Sampling(given=frozenset(sampled), logit_bias={1: 1.0}),
+        reasoning=Reasoning(mode),
+    )
+    assert inference_request(request, MODEL, 1).body.keys() <= OWN_FIELDS
+
+
 REMOTE = {"url": "https://x/v1", "model": "m", "context_window": 4096}
 
 
@@ -138,6 +171,10 @@ REMOTE = {"url": "https://x/v1", "model": "m", "context_window": 4096}
         ({"api_key_env": "PAGANTIC_KEY"}, "variables with PAGANTIC_ are settings"),
         ({"max_concurrent": 0}, "big.max_concurrent: "),
         ({"timeout_s": 1e9}, "big.timeout_s: "),
+        ({"allowed_options": ["max_tokens"]}, "'max_tokens', which requests set by a field of their own"),
+        ({"allowed_options": ["a"], "extra_body": {"a": 1}}, "'a' is in extra_body and in allowed_options"),
+        ({"allowed_options": ["a"], "serves": "embeddings"}, "only a model that serves text"),
+        ({"allowed_options": [""]}, "big.allowed_options.0: "),
     ],
 )
 def test_a_wrong_remote_is_named_with_its_field_and_without_secrets(monkeypatch, capsys, fields, wrong):

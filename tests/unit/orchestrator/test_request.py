@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
-from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from services.orchestrator.app.effects.tools.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.conversation.prompt import (
@@ -63,6 +63,9 @@ def request(**fields):
         ({"hints": Hints(max_tokens=-1)}, "max_tokens"),
         ({"hints": Hints(timeout_s=0)}, "timeout"),
         ({"hints": Hints(temperature=2.1)}, "temperature"),
+        ({"hints": Hints(options_json="[]")}, "hints.options_json is not a JSON object"),
+        ({"hints": Hints(options_json="{")}, "hints.options_json is not JSON"),
+        ({"hints": Hints(options_json='{"a":"' + "x" * 16384 + '"}')}, "hints.options_json has 16392 bytes"),
         (
             {"mode": Mode.PLAN, "context": ContextPolicy(BM25, "c", includes_tools=True)},
             "PLAN lays out no context",
@@ -110,6 +113,70 @@ def request(**fields):
 def test_a_malformed_envelope_is_refused_naming_the_field(fields, wrong):
     with pytest.raises(InvalidRequest, match=wrong):
         check_request(request(**fields))
+
+
+SCHEMA = OutputContract(schema_json="{}")
+LOOSE = OutputContract(strict_validation=False)
+NONE = Hints(tool_choice=ToolChoice(ToolChoiceMode.NONE), max_tool_rounds=3)
+INFER = Step("a", "infer")
+
+
+def in_plan(*steps, **fields):
+    return {"mode": Mode.PLAN, "plan": Plan(steps), **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"retry": RetryPolicy(max_retries=1)}, "nothing is validated: send output, rules or semantic_intent"),
+        ({"output": LOOSE}, "output.strict_validation is off, and nothing is validated"),
+        ({"output": OutputContract(repair_allowed=False)}, "output.repair_allowed is about a schema"),
+        ({"output": OutputContract(decoder_constraint=False)}, "output.decoder_constraint is about a schema"),
+        ({"output": OutputContract(schema_in_prompt=SchemaInPrompt.OFF)}, "output.schema_in_prompt is about a schema"),
+        (
+            {"output": OutputContract(grammar='root ::= "a"', schema_in_prompt=SchemaInPrompt.ON)},
+            "output.schema_in_prompt is about a schema",
+        ),
+        ({"mode": Mode.STRUCTURED, "output": SCHEMA, "hints": Hints(max_tool_rounds=3)}, "name them in tools"),
+        ({"hints": NONE}, "no tool can be called: leave hints.max_tool_rounds unset"),
+        ({"mode": Mode.STRUCTURED, "output": SCHEMA, "tools": ("clock",), "hints": NONE}, "no tool can be called"),
+        (in_plan(replace(INFER, output=LOOSE), Step("b", "infer")), "step 'a': output.strict_validation is off"),
+        (in_plan(replace(INFER, output=LOOSE)), "step 'a': output.strict_validation is off"),
+        (in_plan(replace(INFER, output=OutputContract(repair_allowed=False))), "step 'a': output.repair_allowed is"),
+    ],
+)
+def test_a_field_with_nothing_to_act_on_is_refused_by_its_name(fields, wrong):
+    with pytest.raises(InvalidRequest, match=wrong):
+        check_request(request(**fields))
+
+
+RULED = {"rules": (Rule("r", "true"),)}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"retry": RetryPolicy(max_retries=1), "output": SCHEMA},
+        {"retry": RetryPolicy(max_retries=1), **RULED},
+        {"retry": RetryPolicy(max_retries=1), "semantic_intent": "It is polite."},
+        {"mode": Mode.PLAN, "retry": RetryPolicy(max_retries=1)},
+        {"output": LOOSE, **RULED},
+        {"output": OutputContract(grammar='root ::= "a"', strict_validation=False)},
+        {
+            "output": replace(
+                SCHEMA, schema_in_prompt=SchemaInPrompt.OFF, repair_allowed=False, decoder_constraint=False
+            )
+        },
+        {"hints": Hints(max_tool_rounds=3)},
+        {"mode": Mode.STRUCTURED, "output": SCHEMA, "tools": ("clock",), "hints": Hints(max_tool_rounds=3)},
+        {"tools": ("clock",), "hints": Hints(tool_choice=ToolChoice(ToolChoiceMode.NONE))},
+        in_plan(replace(INFER, output=LOOSE), **RULED),
+        in_plan(INFER, output=LOOSE, **RULED),
+        in_plan(replace(INFER, output=replace(SCHEMA, strict_validation=False)), Step("b", "infer")),
+    ],
+)
+def test_a_field_with_something_to_act_on_is_taken(fields):
+    check_request(request(**fields))
 
 
 def test_structured_needs_a_schema_that_is_json():

@@ -52,7 +52,7 @@ def outcome_of(work, *inputs):
         {},
         {"hints": Hints(max_tokens=5, temperature=0.0, stop=("\n",), top_logprobs=1, model="m")},
         {"output": SCHEMA, "rules": (Rule("short", "true"),), "semantic_intent": "a story"},
-        {"retry": RetryPolicy(max_retries=1), "is_background": True, "trace_id": "a" * 32},
+        {"retry": RetryPolicy(max_retries=1), "output": SCHEMA, "is_background": True, "trace_id": "a" * 32},
     ],
 )
 def test_a_raw_prompt_goes_with_all_that_needs_no_messages(fields):

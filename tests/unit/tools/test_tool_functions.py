@@ -174,6 +174,11 @@ def test_a_function_that_cannot_be_a_tool_is_refused_with_the_reason(function, r
         ({"timeout_s": 0}, "timeout_s"),
         ({"timeout_s": 1e9}, "at most 86400"),
         ({"max_concurrent": 0}, "max_concurrent"),
+        ({"requires": ["git"]}, "requires has 'git': it takes network, binary:NAME and env:NAME"),
+        ({"requires": "network:eth0"}, "requires has 'network:eth0'"),
+        ({"requires": ["network", "binary:"]}, "requires has 'binary:'"),
+        ({"requires": ["binary:../git"]}, "requires has 'binary:../git'"),
+        ({"requires": ["env:A=1"]}, "requires has 'env:A=1'"),
         ({"name": "with space"}, "does not match"),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.images import ESTIMATED_TOKENS, Image, split_content
 from pagantic_common.domain.messages import (
@@ -17,6 +18,7 @@ from pagantic_common.domain.messages import (
     ToolDefinition,
     count_images,
 )
+from pagantic_common.domain.sampling import SAMPLING_RANGES
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,
@@ -42,6 +44,14 @@ CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
 EMBEDDINGS_PATH = "/embeddings"
 _SCHEMA_NAME = "output"
+# The fields that a request writes by itself. An option with such a name would change what the response reports.
+OWN_FIELDS = frozenset(
+    {
+        "model", "stream", "stream_options", "seed", "n", "max_tokens", "max_completion_tokens", "prompt", "messages",
+        "tools", "tool_choice", "response_format", "stop", "logprobs", "top_logprobs", "logit_bias",
+        "chat_template_kwargs", *SAMPLING_RANGES,
+    }
+)  # fmt: skip
 _MAX_SEED = 2**63 - 1  # engines store a seed as a signed 64-bit integer
 
 
@@ -111,12 +121,14 @@ class RemoteModel:
         name: The model's name in the engine's API.
         max_tokens_field: The field of the API that limits the output.
         extra_body: Additional fields of every request. A null value omits the field.
+        allowed_options: The fields that a request may set by its options.
     """
 
     info: ModelInfo
     name: str
     max_tokens_field: str = "max_tokens"
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    allowed_options: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,7 @@ class RemoteRequest:
 
 
 def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) -> RemoteRequest:
-    """Return the streamed request for an inference.
+    """Return the streamed request for an inference, whose options the model takes.
 
     Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) if the constraint is not a JSON Schema, and InvalidRequest
     (TOOL_NOT_FOUND) if the chosen tool is not offered.
@@ -153,7 +165,8 @@ def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) 
             path, fields = CHAT_PATH, _chat_fields(request, request.prompt, model)
         case TokenPrompt():
             raise InvalidRequest("another engine serves the model, which takes no tokens as a prompt: send text")
-    return RemoteRequest(path, _with_extra({**body, **fields}, model))
+    options = parse_options("options_json", request.options_json)
+    return RemoteRequest(path, _with_extra({**body, **fields, **options}, model))
 
 
 def embedding_request(texts: Sequence[str], model: RemoteModel) -> RemoteRequest:

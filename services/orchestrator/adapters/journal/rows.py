@@ -180,13 +180,16 @@ def token_of(*names: str) -> str:
     return json.dumps(names, ensure_ascii=False)
 
 
-def read_token(token: str, count: int) -> list[str]:
-    """Return the names in a page token. Raises InvalidRequest if the token is invalid."""
+def read_token(token: str, count: int | None) -> list[str]:
+    """Return the names in a page token, `count` of them or, if it is None, at least one.
+
+    Raises InvalidRequest if the token is invalid.
+    """
     try:
         names = parse_json(token, is_rewritable=True)
     except JsonTextError:
         names = None
-    if not isinstance(names, list) or len(names) != count:
+    if not isinstance(names, list) or not names or len(names) != (count or len(names)):
         raise wrong_token(token)
     if not all(isinstance(name, str) and "\0" not in name for name in names):
         raise wrong_token(token)

@@ -73,7 +73,7 @@ class Hints:
 def side_hints(hints: Hints) -> Hints:
     """Return the hints for an auxiliary inference, such as the inference of a plan or a summary.
 
-    Such an inference has no reasoning and no stop texts.
+    Such an inference has no reasoning, no stop texts and no options of the engine.
     """
     return Hints(model=hints.model, priority=hints.priority, reasoning=Reasoning(ReasoningMode.OFF))
 

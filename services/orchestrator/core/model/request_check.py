@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 
+from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import check_tool_name, is_trace_id, require_id
 from pagantic_common.domain.messages import (
@@ -46,6 +47,7 @@ MAX_METADATA = 64
 MAX_METADATA_BYTES = 64 * 1024
 # the contract's names of fields that have a different name here
 _FIELD_NAMES = {"tool_policy": "tool_rules"}
+_SCHEMA_SWITCHES = ("decoder_constraint", "repair_allowed", "schema_in_prompt")  # fields of OutputContract
 
 
 def check_request(request: Request) -> None:
@@ -66,6 +68,7 @@ def check_request(request: Request) -> None:
     if wrong := request.retry.objection:
         raise InvalidRequest(f"retry.{wrong}")
     _check_output(request.output)
+    _check_switches(request)
     _check_citations(request)
     _check_client_tools(request)
     if unused := _unused_field(request):
@@ -180,6 +183,32 @@ def _check_output(output: OutputContract) -> None:
         raise InvalidRequest("a grammar binds the decoder: leave output.decoder_constraint on, or the grammar out")
 
 
+def _check_switches(request: Request) -> None:
+    """Raise InvalidRequest if a switch of an output contract has nothing to act on."""
+    has_conditions = bool(request.rules or request.semantic_intent)
+    _check_switches_of(request.output, "output", is_validated=has_conditions or not request.output.is_empty)
+    steps = request.plan.steps if request.plan is not None else ()
+    for number, step in enumerate(steps):
+        is_final = number == len(steps) - 1
+        is_validated = not step.output.is_empty or (is_final and has_conditions)
+        _check_switches_of(step.output, f"step {step.name[:64]!r}: output", is_validated=is_validated)
+
+
+def _check_switches_of(output: OutputContract, field: str, *, is_validated: bool) -> None:
+    if not output.strict_validation and not is_validated:
+        raise InvalidRequest(
+            f"{field}.strict_validation is off, and nothing is validated: send a schema, a grammar, citations, rules "
+            "or semantic_intent, or leave it unset"
+        )
+    if output.shown_schema_json:
+        return
+    changed = [name for name in _SCHEMA_SWITCHES if getattr(output, name) != getattr(OutputContract(), name)]
+    if changed:
+        raise InvalidRequest(
+            f"{field}.{changed[0]} is about a schema, and there is none: send a schema or citations, or leave it unset"
+        )
+
+
 def _check_citations(request: Request) -> None:
     output = request.output
     plan_steps = request.plan.steps if request.plan is not None else ()
@@ -235,11 +264,28 @@ def _unused_by_decide(request: Request) -> str:
     )
 
 
-def _unused_by_structured(request: Request) -> str:
-    if request.hints.tool_choice.is_enforced and not (request.tools or request.client_tools):
+def _unused_by_chat(request: Request) -> str:
+    if request.retry != RetryPolicy() and not request.is_validated:
         return (
-            "mode STRUCTURED offers only the tools that are named: name them in tools, or leave hints.tool_choice unset"
+            "mode CHAT tries again after a failed validation, and nothing is validated: send output, rules or "
+            "semantic_intent, or leave retry unset"
         )
+    return _unused_rounds(request)
+
+
+def _unused_by_structured(request: Request) -> str:
+    hints = request.hints
+    if not (request.tools or request.client_tools) and (hints.tool_choice.is_enforced or hints.max_tool_rounds):
+        return (
+            "mode STRUCTURED offers only the tools that are named: name them in tools, or leave hints.tool_choice and "
+            "hints.max_tool_rounds unset"
+        )
+    return _unused_rounds(request)
+
+
+def _unused_rounds(request: Request) -> str:
+    if request.hints.max_tool_rounds and not request.may_call_tools:
+        return "no tool can be called: leave hints.max_tool_rounds unset, or hints.tool_choice"
     return ""
 
 
@@ -278,7 +324,7 @@ def _unused_by_retrieve_step(policy: ContextPolicy) -> str:
 
 _UNUSED_IN: Mapping[Mode, Callable[[Request], str]] = MappingProxyType(
     {
-        Mode.CHAT: lambda _request: "",
+        Mode.CHAT: _unused_by_chat,
         Mode.STRUCTURED: _unused_by_structured,
         Mode.PLAN: _unused_by_plan,
         Mode.REDUNDANT: _unused_by_vote,
@@ -310,6 +356,7 @@ def _check_hints(hints: Hints) -> None:
             check_sampling_value(f"hints.{name}", name, value)
     _check_stop(hints.stop)
     _check_engine_hints(hints)
+    parse_options("hints.options_json", hints.options_json)
 
 
 def _check_model(field: str, alias: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
+from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult, ValueKind, retry_of
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.plans.checking import check_plan
@@ -28,7 +29,7 @@ def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan,
 
 
 def _with_final_contract(plan: Plan, request: Request) -> Plan:
-    if not plan.steps or request.output.is_empty or not plan.steps[-1].output.is_empty:
+    if not plan.steps or request.output == OutputContract() or not plan.steps[-1].output.is_empty:
         return plan
     *others, final = plan.steps
     return replace(plan, steps=(*others, replace(final, output=request.output)))

@@ -180,9 +180,11 @@ class OutputContract(_message.Message):
     grammar_name: _builtins.str
     """Name of a configured grammar; unknown: CONFIG_GRAMMAR_NOT_FOUND."""
     decoder_constraint: _builtins.bool
-    """Constrain the decoder (stage 1); unset is true."""
+    """Constrain the decoder (stage 1); unset is true. A request sets it to false only with a schema or citations."""
     repair_allowed: _builtins.bool
-    """Repair JSON that does not parse (stage 2); unset is true; false skips stage 2 only."""
+    """Repair JSON that does not parse (stage 2); unset is true; false skips stage 2 only. A request sets it to false only
+    with a schema or citations.
+    """
     strict_validation: _builtins.bool
     """Unset is true. False: when attempts are used up the best output is returned as PARTIAL with warnings. A request sets it
     to false only with something to validate: a schema, a grammar, citations, rules or semantic_intent.

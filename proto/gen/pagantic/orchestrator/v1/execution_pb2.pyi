@@ -317,10 +317,10 @@ class SystemRequest(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Allowed tool names. CHAT: empty is all registered, or none beside client_tools; PLAN: empty is none, but the model
-        planner may use all registered; STRUCTURED, REDUNDANT: empty is none. Without names, tools of class WRITE and EXTERNAL
-        are left out unless a rule of tool_rules or of the deployment's policy is about them. With hints.tool_choice NONE the
-        names may be sent, and no tool is offered.
+        """Allowed tool names. CHAT: empty is all registered, or none beside client_tools; PLAN: empty is those that the steps of
+        `plan` name, and without a plan none, but the model planner may use all registered; STRUCTURED, REDUNDANT: empty is
+        none. Without names, tools of class WRITE and EXTERNAL are left out of all registered, unless a rule of tool_rules or
+        of the deployment's policy is about them. With hints.tool_choice NONE the names may be sent, and no tool is offered.
         """
 
     @_builtins.property
@@ -356,7 +356,8 @@ class SystemRequest(_message.Message):
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_approval_pb2.ToolRule]:
         """Rules for calls of registered tools, at most 128. Of these rules and those of the deployment the
         stricter one counts; without a rule a tool may be called. A call of a WRITE or EXTERNAL tool whose arguments contain
-        text that a tool or a document brought waits for an approval in any case.
+        text that a tool or a document brought waits for an approval in any case. STRUCTURED takes rules also where it offers
+        no tool, and REDUNDANT and DECIDE take none.
         """
 
     @_builtins.property
@@ -858,7 +859,7 @@ class ExecutionHints(_message.Message):
 
     @_builtins.property
     def tool_choice(self) -> _message_pb2.ToolChoice:
-        """Binds the first round; later rounds are AUTO."""
+        """Binds the first round; later rounds are AUTO. NONE may be sent where no tool is offered, but not in PLAN and DECIDE."""
 
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

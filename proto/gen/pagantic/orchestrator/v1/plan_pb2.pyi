@@ -123,7 +123,7 @@ class Step(_message.Message):
 
     @_builtins.property
     def output(self) -> _contract_pb2.OutputContract:
-        """Contract of the output; for infer and validate steps."""
+        """Contract of the output; for infer and validate steps. That of the final step takes the place of the request's."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -168,7 +168,7 @@ class RetryPolicy(_message.Message):
     max_retries: _builtins.int
     """Attempts beyond the first; unset is 2. At most 10."""
     kind: Global___BackoffKind.ValueType
-    """Growth of the wait from one retry to the next."""
+    """Growth of the wait from one retry to the next. It says nothing without a backoff."""
     @_builtins.property
     def backoff(self) -> _duration_pb2.Duration:
         """Wait before the first retry; unset is none."""

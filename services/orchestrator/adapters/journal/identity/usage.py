@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Select, select, tuple_
+from collections.abc import Collection, Sequence
+from typing import Any
 
+from sqlalchemy import BigInteger, Connection, Select, cast, func, select, tuple_
+
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.rows import read_token, token_of
 from services.orchestrator.adapters.journal.schema import usage_totals
-from services.orchestrator.ports.journal import UsageLedger, UsageTotal
+from services.orchestrator.ports.journal import UsageKey, UsageLedger, UsageTotal
 from services.orchestrator.ports.page import Page
 
-_ORDER = (usage_totals.c.session_id, usage_totals.c.model, usage_totals.c.subject)
+_ORDER = (UsageKey.SESSION, UsageKey.MODEL, UsageKey.SUBJECT)
+_COUNTS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens")
 
 
 class SqlUsage(JournalAccess, UsageLedger):
-    """Totals by session, model and subject. A page token is a JSON array of these three names in the last total."""
+    """Totals by session, model and subject, and sums of them.
+
+    A page token is a JSON array of the names of the keys, and of the values of these keys in the last total.
+    """
 
     async def add_usage(self, used: UsageTotal) -> None:
         await self._commit(lambda db: self._writes.add_usage(db, [used]))
@@ -28,19 +36,41 @@ class SqlUsage(JournalAccess, UsageLedger):
         session_id: str | None = None,
         model: str | None = None,
         subject: str | None = None,
+        group_by: Collection[UsageKey] = frozenset(),
     ) -> Page[UsageTotal]:
-        query = select(usage_totals).where(usage_totals.c.tenant == tenant).order_by(*_ORDER)
-        for column, value in zip(_ORDER, (session_id, model, subject), strict=True):
+        keys = [key for key in _ORDER if not group_by or key in group_by]
+        columns = [usage_totals.c[key] for key in keys]
+        query = _sums_by(keys).where(usage_totals.c.tenant == tenant)
+        for key, value in zip(_ORDER, (session_id, model, subject), strict=True):
             if value is not None:
-                query = query.where(column == value)
+                query = query.where(usage_totals.c[key] == value)
         if after:
-            query = query.where(tuple_(*_ORDER) > tuple_(*read_token(after, len(_ORDER))))
-        return await self._read(tenant, lambda db: _page(db, query, limit))
+            query = query.where(tuple_(*columns) > tuple_(*_read_token(after, keys)))
+        return await self._read(tenant, lambda db: _page(db, query, limit, keys, tenant))
 
 
-def _page(db: Connection, found: Select[tuple[object, ...]], limit: int) -> Page[UsageTotal]:
-    totals = [UsageTotal(**row) for row in db.execute(found.limit(limit + 1)).mappings()]
+def _sums_by(keys: Sequence[UsageKey]) -> Select[Any]:
+    """Return the query of the sums. PostgreSQL sums integers as decimals, and no rows as NULL."""
+    columns = [usage_totals.c[key] for key in keys]
+    counts = [cast(func.coalesce(func.sum(usage_totals.c[name]), 0), BigInteger).label(name) for name in _COUNTS]
+    cost = func.coalesce(func.sum(usage_totals.c.cost_usd), 0.0).label("cost_usd")
+    return select(*columns, *counts, cost).group_by(*columns).order_by(*columns)
+
+
+def _page(db: Connection, query: Select[Any], limit: int, keys: Sequence[UsageKey], tenant: str) -> Page[UsageTotal]:
+    unnamed = dict.fromkeys(_ORDER, "")
+    totals = [UsageTotal(**{**unnamed, **row}, tenant=tenant) for row in db.execute(query.limit(limit + 1)).mappings()]
     if len(totals) <= limit:
         return Page(totals)
     last = totals[limit - 1]
-    return Page(totals[:limit], token_of(last.session_id, last.model, last.subject))
+    return Page(totals[:limit], token_of(",".join(keys), *(getattr(last, key) for key in keys)))
+
+
+def _read_token(token: str, keys: Sequence[UsageKey]) -> list[str]:
+    """Return the values in a page token. Raises InvalidRequest if the page before had other keys."""
+    named, *values = read_token(token, None)
+    if not keys or named != ",".join(keys) or len(values) != len(keys):
+        raise InvalidRequest(
+            f"page_token {token[:40]!r} belongs to another group_by: send that one again, or begin without a token"
+        )
+    return values
