@@ -32,6 +32,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.domain.ids import require_id
 from pagantic_common.rpc.access.gate import Admitted, Gate
 from pagantic_common.rpc.access.tls.certificates import expiry_of
+from pagantic_common.rpc.counting import objection_of
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
@@ -162,8 +163,11 @@ def _decrement(counter: Counter[str], key: str) -> None:
         del counter[key]
 
 
+@dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a request that cannot be decoded."""
+    """Stands for a request that is refused before any code of the service reads it."""
+
+    reason: str
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -326,24 +330,30 @@ def _spiffe_id_of_peer(context: Context) -> str:
 
 def _check_readable(request: Any) -> None:
     if isinstance(request, Malformed):
-        raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
+        raise InvalidRequest(request.reason)
 
 
 async def _readable(requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Yield the requests of a stream. Raises InvalidRequest if a request cannot be decoded."""
+    """Yield the requests of a stream. Raises InvalidRequest if a request is malformed."""
     async for request in requests:
         _check_readable(request)
         yield request
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a deserializer that returns Malformed instead of raising, because gRPC would log a traceback."""
+    """Return a deserializer that returns Malformed instead of raising, because gRPC would log a traceback.
+
+    It also refuses messages with too many entries here, before their bytes count and before anything reads them.
+    """
 
     def read(data: bytes) -> Any:
         try:
-            return deserialize(data)
+            request = deserialize(data)
         except message.DecodeError:
-            return Malformed()
+            return Malformed("the message cannot be read: it is cut, of another type, or not UTF-8")
+        if isinstance(request, message.Message) and (objection := objection_of(request)):
+            return Malformed(objection)
+        return request
 
     return read
 

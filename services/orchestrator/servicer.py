@@ -150,7 +150,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
         """Check the size of a request and decode it. A request without an ID gets a new ID."""
         size_bytes = request.ByteSize()
-        self._executions.check_size(_execution(request.request_id), _account(), size_bytes, len(request.messages))
+        self._executions.check_size(_execution(request.request_id), _account(), size_bytes)
         request_id = request.request_id or self._executions.new_request_id()
         require_id("request_id", request_id)
         if request.session_id:
