@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -75,11 +76,13 @@ class Approvals:
         subject: str = "",
         arguments_json: str = "",
         reason: str = "",
+        check_changed: Callable[[str], Awaitable[str]],
     ) -> Approval:
-        """Decide on a call.
+        """Decide on a call. `check_changed` returns the changed arguments as the guards leave them.
 
         Raises NotFound if the call is not pending, PreconditionFailed if a different decision was made or the approval
-        has expired, and InvalidRequest if the arguments are not a JSON object.
+        has expired, InvalidRequest if the arguments are not a JSON object, and the errors of `check_changed`. After an
+        error the call still waits.
         """
         require_id("request_id", key.request_id)
         require_id("tool_call_id", tool_call_id)
@@ -88,6 +91,8 @@ class Approvals:
         pending_approval = await self._store.get_approval(key, tool_call_id)
         if pending_approval.has_expired(now):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: the time for a decision is over")
+        if arguments_json:
+            arguments_json = await check_changed(arguments_json)
         resolution = Resolution(decision, now, subject, arguments_json, reason)
         approval = await self._store.resolve_approval(key, tool_call_id, resolution)
         if approval.resolution is None or not approval.resolution.agrees_with(resolution):

@@ -21,6 +21,7 @@ from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
+from services.orchestrator.app.running.outside_guards import OutsideGuards
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
@@ -52,6 +53,7 @@ class Executions:
             max_bytes_of_tenant=self._limits.max_running_bytes_of_tenant,
         )
         self._admission = Admission(environment, self.registry)
+        self.guards = OutsideGuards(environment, self.registry)
 
     def check_size(self, key: ExecutionKey, account: Account, size_bytes: int) -> None:
         """Check a request's encoded size and the capacity for it before decoding.
