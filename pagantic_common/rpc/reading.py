@@ -65,7 +65,8 @@ class RequestStream(AsyncIterator[Any]):
     """The requests of a stream. Raises InvalidRequest at a malformed request, and DeadlineExceeded at a limit."""
 
     def __init__(self, requests: AsyncIterable[Any], limits: WaitLimits) -> None:
-        self._requests = aiter(requests)
+        self._requests = requests
+        self._iterator: AsyncIterator[Any] | None = None
         self._limits = limits
         self._left_s = limits.total_s
 
@@ -74,12 +75,17 @@ class RequestStream(AsyncIterator[Any]):
         began_s = clock()
         try:
             async with asyncio.timeout(min(self._limits.silence_s, self._left_s)):
-                request = await anext(self._requests)
+                request = await anext(self._opened())
         except TimeoutError:
             raise DeadlineExceeded(self._reason) from None
         self._left_s -= clock() - began_s
         check_readable(request)
         return request
+
+    def _opened(self) -> AsyncIterator[Any]:
+        if self._iterator is None:  # gRPC warns about an iterator that is opened and never read
+            self._iterator = aiter(self._requests)
+        return self._iterator
 
     @property
     def _reason(self) -> str:
@@ -95,7 +101,7 @@ class RequestStream(AsyncIterator[Any]):
 
         A relay cannot know whether the other service waits for the next request or works on those that it has.
         """
-        async for request in self._requests:
+        async for request in self._opened():
             check_readable(request)
             yield request
 
