@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from pagantic_common.domain.calls.principal import Principal, PrincipalKind
 from pagantic_common.domain.calls.shares import Shares
@@ -130,18 +130,22 @@ class CallShares:
         of_host = self._hosts.get(host)
         if of_host is None:
             of_host = self._hosts[host] = _Places(self._max_calls_per_host)
+        begun: list[tuple[Shares, str]] = []
         try:
-            with ExitStack() as stack:
-                for places in (self._all, of_host):
-                    stack.enter_context(places.held(tenant, caller))
-                yield
+            for shares, owner in (*self._all.shares_of(tenant, caller), *of_host.shares_of(tenant, caller)):
+                if not shares.begin(owner):
+                    raise _share_is_used(shares.held_by(owner), owner, caller)
+                begun.append((shares, owner))
+            yield
         finally:
+            for shares, owner in begun:
+                shares.end(owner)
             if of_host.is_empty:
                 self._hosts.pop(host, None)
 
 
 class _Places:
-    """Places for calls, which tenants and callers share."""
+    """Places for calls, which tenants share, and callers."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -152,24 +156,15 @@ class _Places:
     def is_empty(self) -> bool:
         return self._of_tenants.free == self._count
 
-    @contextmanager
-    def held(self, tenant: str, caller: Principal) -> Iterator[None]:
-        with _share(self._of_tenants, tenant, f"tenant {tenant!r}", caller):
-            if caller.kind is PrincipalKind.SERVICE:
-                yield
-                return
+    def shares_of(self, tenant: str, caller: Principal) -> Iterator[tuple[Shares, str]]:
+        """Yield the shares of which a call takes a place, each with its owner."""
+        yield self._of_tenants, tenant
+        if caller.kind is not PrincipalKind.SERVICE:
             # A caller without a key is known by its name.
-            name = f"{tenant}/{caller.kind}/{caller.key_id or caller.subject}"
-            with _share(self._of_callers, name, "the caller", caller):
-                yield
+            yield self._of_callers, f"{tenant}/{caller.kind}/{caller.key_id or caller.subject}"
 
 
-@contextmanager
-def _share(shares: Shares, owner: str, words: str, caller: Principal) -> Iterator[None]:
-    if not shares.begin(owner):
-        reason = f"{words} already has {shares.held_by(owner)} running calls"
-        raise _busy(reason, None if caller.kind is PrincipalKind.SERVICE else ErrorCode.QUOTA_CONCURRENCY)
-    try:
-        yield
-    finally:
-        shares.end(owner)
+def _share_is_used(held: int, owner: str, caller: Principal) -> Overloaded:
+    who = f"tenant {owner!r}" if owner == caller.tenant else "the caller"
+    code = None if caller.kind is PrincipalKind.SERVICE else ErrorCode.QUOTA_CONCURRENCY
+    return _busy(f"{who} already has {held} running calls", code)
