@@ -165,6 +165,6 @@ class _Places:
 
 
 def _share_is_used(held: int, owner: str, caller: Principal) -> Overloaded:
-    who = f"tenant {owner!r}" if owner == caller.tenant else "the caller"
+    holder = f"tenant {owner!r}" if owner == caller.tenant else "the caller"
     code = None if caller.kind is PrincipalKind.SERVICE else ErrorCode.QUOTA_CONCURRENCY
-    return _busy(f"{who} already has {held} running calls", code)
+    return _busy(f"{holder} already has {held} running calls", code)
