@@ -29,7 +29,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.domain.ids import require_id
-from pagantic_common.rpc.access.gate import Admitted, Gate
+from pagantic_common.rpc.access.gate import Admitted, Gate, Metadata
 from pagantic_common.rpc.access.tls.certificates import expiry_of
 from pagantic_common.rpc.call_limits import CallLimits, CallShares
 from pagantic_common.rpc.reading import RequestStream, WaitLimits, check_readable, tolerant
@@ -170,12 +170,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1, {"grpc.method": method})
             with caller_scope(method, metadata, context.time_remaining()), _logging_failures():
-                async with self._gate.admit(method, pairs, partial(_spiffe_id_of_peer, context)) as admitted:
-                    with self._shares.held(peer, current_principal()):
-                        check_readable(request)
-                        yield admitted
+                async with self._admit(method, pairs, context) as admitted:
+                    check_readable(request)
+                    yield admitted
         finally:
             self._limits.end_call(peer, size)
+
+    @asynccontextmanager
+    async def _admit(self, method: str, metadata: Metadata, context: Context) -> AsyncIterator[Admitted]:
+        """Admit a call for the enclosed work, with its share of the running calls."""
+        async with self._gate.admit(method, metadata, partial(_spiffe_id_of_peer, context)) as admitted:
+            with self._shares.held(context.peer(), current_principal()):
+                yield admitted
 
     def _bound_side_stream(self, handler: Any) -> Any:
         """Limit the streams of gRPC's own services. Their unary methods, such as health checks, are not limited."""
