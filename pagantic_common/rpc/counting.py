@@ -37,7 +37,7 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
     "orchestrator.PromptTemplate": {"variables": 256},
     "orchestrator.ExecutionHints": {"stop": 16, "logit_bias": 1024},
     "orchestrator.ExecutionPlan": {"steps": 64},
-    "orchestrator.Step": {"depends_on": 64},
+    "orchestrator.Step": {"depends_on": 1024},
     "orchestrator.PlanPolicy": {"allowed_step_kinds": 64},
     "orchestrator.MessageList": {"messages": 4096},
     "orchestrator.CandidateList": {"candidates": 1000},

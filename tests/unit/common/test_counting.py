@@ -86,7 +86,6 @@ def test_every_repeated_field_of_every_request_has_a_limit():
         ("orchestrator.ExecutionHints.stop", request_check.MAX_STOP_STRINGS),
         ("orchestrator.ExecutionHints.logit_bias", request_check.MAX_BIASED_TOKENS),
         ("orchestrator.ExecutionPlan.steps", MAX_STEPS),
-        ("orchestrator.Step.depends_on", MAX_STEPS),
         ("orchestrator.Replay.tool_results", policies.MAX_CHANGED_RESULTS),
         ("orchestrator.Decisions.questions", decision.MAX_QUESTIONS),
         ("orchestrator.ChoiceQuestion.options", decision.MAX_ANSWERS),
@@ -112,6 +111,7 @@ def test_limits_are_those_of_the_services(name, most):
 @pytest.mark.parametrize(
     ("name", "most"),
     [
+        ("orchestrator.Step.depends_on", MAX_STEPS),
         ("common.Message.parts", 2 * MAX_IMAGES + 1),
         ("inference.PromptPrefixes.keys", max(prefixes.MAX_BLOCKS, inference_check.MAX_PREFIX_KEYS)),
         ("inference.ScoreRequest.continuations", scoring.MAX_CONTINUATIONS),
@@ -154,7 +154,7 @@ PLACES = {
     "hints.logit_bias has 1025 entries": lambda whole: whole.hints.logit_bias.update({2000: 1.0}),
     r"prompt.instructions.sets\[0\].rules has 1001": lambda whole: whole.prompt.instructions.sets[0].rules.append("x"),
     "plan.steps has 65 entries, at most 64": lambda whole: whole.plan.steps.add(),
-    r"plan.steps\[63\].depends_on has 65": lambda whole: whole.plan.steps[63].depends_on.append("x"),
+    r"plan.steps\[63\].depends_on has 1025": lambda whole: whole.plan.steps[63].depends_on.extend(["x"] * 961),
     r"plan.steps\[7\].input.messages.messages\[0\].tool_calls has 129 entries": lambda whole: (
         whole.plan.steps[7].input.messages.messages[0].tool_calls.add()
     ),
