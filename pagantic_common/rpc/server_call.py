@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -30,8 +29,10 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.domain.ids import require_id
-from pagantic_common.rpc.access.gate import Admitted, Gate
+from pagantic_common.rpc.access.gate import Admitted, Gate, Metadata
 from pagantic_common.rpc.access.tls.certificates import expiry_of
+from pagantic_common.rpc.call_limits import CallLimits, CallShares
+from pagantic_common.rpc.reading import RequestStream, WaitLimits, check_readable, tolerant
 from pagantic_common.rpc.status import DETAILS_KEY, details_of, status_code_of, status_message
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
@@ -46,7 +47,7 @@ from pagantic_common.telemetry.names import (
     SESSION_ID_KEY,
     STEP_NAME_KEY,
 )
-from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.scope import current_principal, work_scope
 from pagantic_common.telemetry.tracing import (
     TRACEPARENT_KEY,
     error_type_of,
@@ -57,9 +58,6 @@ from pagantic_common.telemetry.tracing import (
     trace_ids,
 )
 
-BUSY_RETRY_AFTER_S = 1.0
-MAX_SIDE_STREAMS_PER_CONNECTION = 4
-MAX_SIDE_STREAMS_PER_HOST = 256
 # gRPC's own metadata: the time until the caller's retry (negative for no retry), and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
@@ -79,102 +77,17 @@ Trailing = tuple[tuple[str, str | bytes], ...]
 _NO_RETRY: Trailing = ((RETRY_PUSHBACK_KEY, "-1"),)
 
 
-class CallLimits:
-    """Counts running calls and side streams.
-
-    Side streams belong to gRPC's own services: health watches and reflection. They use few resources and never end, so
-    they do not count as calls.
-
-    Args:
-        max_calls: Largest number of running calls.
-        max_calls_per_host: Largest number of running calls from a single host.
-        max_bytes: Largest total size of the requests of running calls, in bytes. A single request may be larger.
-    """
-
-    def __init__(self, max_calls: int, max_calls_per_host: int, max_bytes: int) -> None:
-        self._max_calls = max_calls
-        self._max_calls_per_host = max_calls_per_host
-        self._max_bytes = max_bytes
-        self._running = 0
-        self._bytes = 0
-        self._calls: Counter[str] = Counter()
-        self._streams_of_host: Counter[str] = Counter()
-        self._streams_of_connection: Counter[str] = Counter()
-
-    @property
-    def running(self) -> int:
-        """The number of running calls."""
-        return self._running
-
-    def begin_call(self, peer: str, size_bytes: int) -> None:
-        """Count a call of a gRPC peer, such as `ipv4:10.0.0.1:5000`. Raises Overloaded if a limit is exceeded."""
-        host = host_of(peer)
-        if self._running >= self._max_calls:
-            raise _busy(f"the service already runs {self._max_calls} calls")
-        if self._calls[host] >= self._max_calls_per_host:
-            raise _busy(f"the caller's host already has {self._max_calls_per_host} running calls")
-        if self._bytes and self._bytes + size_bytes > self._max_bytes:
-            raise _busy(f"the requests of running calls already have {self._bytes} bytes")
-        self._running += 1
-        self._bytes += size_bytes
-        self._calls[host] += 1
-
-    def end_call(self, peer: str, size_bytes: int) -> None:
-        """Count a call as ended."""
-        self._running -= 1
-        self._bytes -= size_bytes
-        _decrement(self._calls, host_of(peer))
-
-    def begin_side_stream(self, peer: str) -> None:
-        """Count a stream of gRPC's own services. Raises Overloaded if a limit is exceeded."""
-        host = host_of(peer)
-        is_of_one_connection = host != peer  # all callers of a socket file have the same name
-        if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
-            raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
-        if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
-            raise _busy(f"the caller's host already has {MAX_SIDE_STREAMS_PER_HOST} health or reflection streams")
-        self._streams_of_connection[peer] += 1
-        self._streams_of_host[host] += 1
-
-    def end_side_stream(self, peer: str) -> None:
-        """Count a stream of gRPC's own services as ended."""
-        _decrement(self._streams_of_connection, peer)
-        _decrement(self._streams_of_host, host_of(peer))
-
-
-def host_of(peer: str) -> str:
-    """Return a peer's host, for example `ipv4:10.0.0.1` for `ipv4:10.0.0.1:5000`.
-
-    The host of a socket file is the peer itself.
-    """
-    if peer.startswith(("ipv4:", "ipv6:")):
-        return peer.rpartition(":")[0]
-    return peer
-
-
-def _busy(reason: str) -> Overloaded:
-    return Overloaded(f"{reason}, the most that are allowed: try again later", retry_after_s=BUSY_RETRY_AFTER_S)
-
-
-def _decrement(counter: Counter[str], key: str) -> None:
-    counter[key] -= 1
-    if counter[key] <= 0:
-        del counter[key]
-
-
-class Malformed:
-    """Stands for a request that cannot be decoded."""
-
-
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps this system's methods, and limits calls of every method.
 
     Every method that accepts a stream of requests must also return a stream of responses.
     """
 
-    def __init__(self, limits: CallLimits, gate: Gate) -> None:
+    def __init__(self, limits: CallLimits, shares: CallShares, gate: Gate, waits: WaitLimits) -> None:
         self._limits = limits
+        self._shares = shares
         self._gate = gate
+        self._waits = waits
 
     async def intercept_service(
         self,
@@ -188,7 +101,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler_call_details.method.startswith("/grpc."):
             return self._bound_side_stream(handler)  # type: ignore[no-any-return]
         codec = {
-            "request_deserializer": _tolerant(handler.request_deserializer),
+            "request_deserializer": tolerant(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
         method = handler_call_details.method.removeprefix("/")
@@ -224,7 +137,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             end = _End(method)
             if isinstance(request, AsyncIterable):
-                request = _readable(request)
+                request = RequestStream(request, self._waits)
             try:
                 # Closed here and not by the garbage collector, so that the work stops as soon as the caller is gone.
                 async with (
@@ -257,11 +170,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if PREVIOUS_ATTEMPTS_KEY in metadata:
                 retried_calls.add(1, {"grpc.method": method})
             with caller_scope(method, metadata, context.time_remaining()), _logging_failures():
-                async with self._gate.admit(method, pairs, partial(_spiffe_id_of_peer, context)) as admitted:
-                    _check_readable(request)
+                async with self._admit(method, pairs, context) as admitted:
+                    check_readable(request)
                     yield admitted
         finally:
             self._limits.end_call(peer, size)
+
+    @asynccontextmanager
+    async def _admit(self, method: str, metadata: Metadata, context: Context) -> AsyncIterator[Admitted]:
+        """Admit a call for the enclosed work, with its share of the running calls."""
+        async with self._gate.admit(method, metadata, partial(_spiffe_id_of_peer, context)) as admitted:
+            with self._shares.held(context.peer(), current_principal()):
+                yield admitted
 
     def _bound_side_stream(self, handler: Any) -> Any:
         """Limit the streams of gRPC's own services. Their unary methods, such as health checks, are not limited."""
@@ -322,30 +242,6 @@ def _spiffe_id_of_peer(context: Context) -> str:
     if len(ids) != 1:
         return ""
     return ids[0]
-
-
-def _check_readable(request: Any) -> None:
-    if isinstance(request, Malformed):
-        raise InvalidRequest("the message cannot be read: it is cut, of another type, or not UTF-8")
-
-
-async def _readable(requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    """Yield the requests of a stream. Raises InvalidRequest if a request cannot be decoded."""
-    async for request in requests:
-        _check_readable(request)
-        yield request
-
-
-def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a deserializer that returns Malformed instead of raising, because gRPC would log a traceback."""
-
-    def read(data: bytes) -> Any:
-        try:
-            return deserialize(data)
-        except message.DecodeError:
-            return Malformed()
-
-    return read
 
 
 @dataclass(slots=True)

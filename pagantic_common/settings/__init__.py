@@ -99,6 +99,12 @@ class ServiceSettings(BaseSettings):
         64 * 1024 * 1024, ge=1024, description="bytes of the requests of running calls; more is RESOURCE_EXHAUSTED"
     )
     max_concurrent_rpcs_per_host: int = Field(0, ge=0, description="of them, calls from one host; 0 is half")
+    max_silence_s: float = Field(
+        30.0, gt=0, le=3600, allow_inf_nan=False, description="longest wait for the next part of an upload"
+    )
+    max_upload_s: float = Field(
+        3600.0, gt=0, le=86_400, allow_inf_nan=False, description="longest wait for all parts of an upload together"
+    )
     drain_s: float = Field(10.0, ge=0, description="how long running calls may go on after SIGTERM")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="least level logged")
     log_format: LogFormat = Field(LogFormat.JSON, description="json or text")

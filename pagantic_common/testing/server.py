@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 
@@ -16,10 +17,10 @@ from pagantic_common.settings import ServiceSettings
 
 @asynccontextmanager
 async def serving(
-    registrations: Sequence[Registration], *, max_message_bytes: int = MAX_MESSAGE_BYTES
+    registrations: Sequence[Registration], *, max_message_bytes: int = MAX_MESSAGE_BYTES, **limits: Any
 ) -> AsyncIterator[tuple[grpc.aio.Channel, str]]:
-    """Serve the registrations, and yield a channel to the server and its address."""
-    settings = ServiceSettings(port=0, max_message_bytes=max_message_bytes)
+    """Serve the registrations with these settings as limits, and yield a channel to the server and its address."""
+    settings = ServiceSettings(port=0, max_message_bytes=max_message_bytes, **limits)
     server, _health, port = await start_server(settings, registrations)
     address = f"{HOST}:{port}"
     try:

@@ -118,7 +118,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         readiness = Readiness({"inference": channels[0], "constraint": channels[1]}, trouble)
         guard = access.guard(authenticator)
         yield [
-            access.context(channels[2], guard),
+            access.context(channels[2], guard, executions.registry),
             Registration(
                 SERVICE_NAME,
                 OrchestratorServicer(

@@ -32,6 +32,7 @@ from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
 from services.orchestrator.app.running.models import Models
+from services.orchestrator.app.running.outside_guards import SessionChange
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.access import (
     audit_record_to_proto,
@@ -136,6 +137,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     ) -> None:
         self._executions = executions
         self._approvals = executions.approvals
+        self._guards = executions.guards
         self._audit = audit
         self._keys = keys
         self._budgets = budgets
@@ -151,7 +153,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     def _decode(self, request: execution_pb2.SystemRequest) -> Submission:
         """Check the size of a request and decode it. A request without an ID gets a new ID."""
         size_bytes = request.ByteSize()
-        self._executions.check_size(_execution(request.request_id), _account(), size_bytes, len(request.messages))
+        self._executions.check_size(_execution(request.request_id), _account(), size_bytes)
         request_id = request.request_id or self._executions.new_request_id()
         require_id("request_id", request_id)
         if request.session_id:
@@ -250,6 +252,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             subject=current_principal().subject,
             arguments_json=request.arguments_json,
             reason=request.reason,
+            check_changed=lambda arguments: self._guards.check_arguments(arguments, _account()),
             check_schema=self._tools.check_arguments,
         )
         return pb.ResolveApprovalResponse(approval=approval_to_proto(approval))
@@ -280,8 +283,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         await self._record("UpdateSession", _session_named(key.session_id))
         appended = [message_from_proto(message) for message in request.appended_messages]
         replaced = {position: message_from_proto(message) for position, message in request.replaced_messages.items()}
+        change = SessionChange(dict(request.state_json), appended, replaced)
+        change = await self._guards.check_session(change, _account())
         session = await self._history.update_session(
-            key, dict(request.state_json), request.removed_keys, appended, replaced
+            key, change.values, request.removed_keys, change.appended, change.replaced
         )
         return pb.UpdateSessionResponse(session=session_to_proto(session))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pagantic_common.rpc.access.tenant_tokens import write_key_pair
 from tests.support.cross_encoder import write_cross_encoder
 from tests.support.killing import Processes
 from tests.support.live_requests import ingest
@@ -26,7 +25,6 @@ class System:
         self.root = root
         self.ports = dict(zip(AREAS, free_ports(len(AREAS)), strict=True))
         self.state = state
-        self.signing_key, self.verifying_keys = write_key_pair(state / "identity")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("PAGANTIC_")}
         self.environment |= {f"PAGANTIC_{area.upper()}_PORT": str(port) for area, port in self.ports.items()}
         self.environment |= {
@@ -34,7 +32,6 @@ class System:
             "PAGANTIC_STATE": str(state),
             "PAGANTIC_ORCHESTRATOR_JOURNAL_URL": f"sqlite:///{state / 'journal.sqlite3'}",
             "PAGANTIC_CONTEXT_DATA_FOLDER": str(state / "context"),
-            "PAGANTIC_VERIFYING_KEYS_FILE": str(self.verifying_keys),
             # Several systems share the cores: no measurement would end, and threads of an engine would wait for each
             # other while another engine has their core.
             "PAGANTIC_INFERENCE_TUNING": "false",
@@ -47,6 +44,15 @@ class System:
             "PAGANTIC_INFERENCE_ADDRESS": self.address("inference"),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "COLUMNS": "200",
+        }
+
+    def ask_for_keys(self):
+        """Have the next start ask callers for API keys; the services then ask each other for tenant tokens."""
+        self.admin = self.run("pagantic", "keys", "new").stdout.strip()
+        (self.state / "admin-key").write_text(self.admin)
+        self.environment |= {
+            "PAGANTIC_ORCHESTRATOR_AUTH": "keys",
+            "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": str(self.state / "admin-key"),
         }
 
     def address(self, area):
@@ -84,6 +90,16 @@ def system(tmp_path_factory):
 def channel(system):
     with grpc.insecure_channel(system.address("orchestrator")) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def keyed(tmp_path_factory):
+    """A system of its own, whose callers need API keys."""
+    running = System(tmp_path_factory.mktemp("keyed"))
+    running.ask_for_keys()
+    running.run(sys.executable, "-m", "deploy.local", "up")
+    yield running
+    running.run(sys.executable, "-m", "deploy.local", "down")
 
 
 @pytest.fixture(scope="session")

@@ -149,7 +149,6 @@ def guarded(tmp_path_factory):
     running.environment |= {
         "PAGANTIC_ORCHESTRATOR_AUTH": "keys",
         "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": str(file),
-        "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE": str(running.signing_key),
         "PAGANTIC_ORCHESTRATOR_CALL_RATE_OF_KEY": f"{RATE}/hour",
     }
     running.run(sys.executable, "-m", "deploy.local", "up")

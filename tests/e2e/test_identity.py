@@ -6,14 +6,18 @@ import time
 import uuid
 from contextlib import closing
 
+import grpc
 import pytest
 from joserfc.jwk import ECKey
 
 from pagantic.orchestrator.v1 import execution_pb2, key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
+from pagantic_common.domain.defaults import EMBEDDING_MODEL
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 from tests.e2e.test_kill_orchestrator import connected
 from tests.support.identity_provider import AUDIENCE, IdentityProvider
+from tests.support.killing import wait_until
 from tests.support.live_requests import STORY, request, say
 from tests.support.service_process import ServiceProcess
 from tests.support.taxonomy import ACCESS, told_by
@@ -22,22 +26,17 @@ ANYWHERE = "0.0.0.0"  # noqa: S104 - no service comes to listen there
 
 
 class Guarded:
-    """An orchestrator of its own that asks for keys, and the commands against it."""
+    """An orchestrator of its own beside a system whose callers need keys, and the commands against it."""
 
     def __init__(self, system, folder, **settings):
         self.system = system
-        self.admin = system.run("pagantic", "keys", "new").stdout.strip()
+        self.admin = system.admin
         self.log = folder / "log"
-        file = folder / "admin-key"
-        file.write_text(self.admin)
         journal = f"sqlite:///{folder / 'journal.sqlite3'}"
         self.process = ServiceProcess(
             "orchestrator",
             system,
             self.log,
-            auth="keys",
-            admin_key_file=file,
-            signing_key_file=system.signing_key,
             journal_url=journal,
             **settings,
         )
@@ -63,8 +62,8 @@ def bearer(key):
 
 
 @pytest.fixture
-def guarded(system, tmp_path):
-    made = Guarded(system, tmp_path)
+def guarded(keyed, tmp_path):
+    made = Guarded(keyed, tmp_path)
     with made.process:
         yield made
 
@@ -145,8 +144,8 @@ def test_each_tenant_has_its_own_collections(guarded, tmp_path):
     guarded.run("collections", "delete", "docs", key=acme)
 
 
-def test_a_model_searches_the_documents_of_its_callers_tenant(system, tmp_path):
-    searching = Guarded(system, tmp_path, searched_collections="docs")
+def test_a_model_searches_the_documents_of_its_callers_tenant(keyed, tmp_path):
+    searching = Guarded(keyed, tmp_path, searched_collections="docs")
     with searching.process:
         scopes = ("--scopes", "execute,read,write")
         acme, beta = (searching.create(name, "--tenant", name, *scopes)[1] for name in ("acme", "beta"))
@@ -189,10 +188,10 @@ def test_the_audit_is_listed_and_whoever_changes_it_is_found_out(guarded, tmp_pa
 
 
 @pytest.mark.whole
-def test_a_token_of_an_identity_provider_opens_what_its_claims_say(system, tmp_path):
+def test_a_token_of_an_identity_provider_opens_what_its_claims_say(keyed, tmp_path):
     provider = IdentityProvider(ECKey.generate_key("P-256"))
     issuers = json.dumps({provider.url: {"audience": AUDIENCE, "tenant_claim": "org"}})
-    guarded = Guarded(system, tmp_path, oidc_issuers=issuers)
+    guarded = Guarded(keyed, tmp_path, oidc_issuers=issuers)
     with guarded.process:
         assert guarded.run("chat", "Say hello.", "--max-tokens", "8", "--request-id", "t", key=provider.token()).stdout
         other = guarded.run("show", "t", key=provider.token(org="beta"), check=False)
@@ -248,8 +247,8 @@ def test_a_service_does_not_start_before_it_knows_who_may_call(system, settings,
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
-    guarded = Guarded(system, tmp_path, max_running_of_tenant=1, planner="model", call_rate_of_key="8/hour")
+def test_every_failure_of_access_is_told_by_its_status(keyed, tmp_path):
+    guarded = Guarded(keyed, tmp_path, max_running_of_tenant=1, planner="model", call_rate_of_key="8/hour")
     with guarded.process, connected(guarded.process.address) as stub:
 
         def answer(key, method="ListKeys", message=pb.ListKeysRequest()):  # noqa: B008 - it is not changed
@@ -281,3 +280,45 @@ def test_every_failure_of_access_is_told_by_its_status(system, tmp_path):
     assert [one.status for one in answers] == [status for _, status in ACCESS.values()]
     assert {one.domain for one in answers} == {ERROR_DOMAIN}
     assert [one.has_retry for one in answers] == [may_help for may_help, _ in ACCESS.values()]
+
+
+def test_the_operators_commands_reach_the_services_and_others_do_not(keyed, tmp_path):
+    text = tmp_path / "sea.txt"
+    text.write_text("The harbour of Lindau opens at nine.")
+    commands = [
+        ("models",),
+        ("models", "load", EMBEDDING_MODEL),
+        ("ingest", "direct", text),
+        ("collections", "list"),
+        ("collections", "delete", "direct"),
+    ]
+    for command in commands:
+        keyed.run("pagantic", *command)
+    assert "engine tuning" in keyed.run("pagantic", "doctor", check=False).stdout
+    with grpc.insecure_channel(keyed.address("orchestrator")) as channel:
+        loaded = rpc.OrchestratorServiceStub(channel).LoadModel(
+            pb.LoadModelRequest(model=EMBEDDING_MODEL), metadata=bearer(keyed.admin), timeout=60
+        )
+    assert [result.HasField("error") for result in loaded.results] == [False]
+    environment = dict(keyed.environment)
+    del keyed.environment["PAGANTIC_ORCHESTRATOR_AUTH"]  # somebody who knows the addresses alone
+    try:
+        for command in commands:
+            refused = keyed.run("pagantic", *command, check=False)
+            assert refused.returncode == 3
+            assert "AUTH_MISSING" in refused.stderr
+    finally:
+        keyed.environment = environment
+
+
+@pytest.mark.whole
+def test_documents_are_embedded_in_the_background_where_services_ask_for_tokens(keyed, tmp_path):
+    text = tmp_path / "sea.txt"
+    text.write_text("The harbour of Lindau opens at nine.")
+    keyed.run("pagantic", "ingest", "embedded", text)
+
+    def is_embedded():
+        listed = json.loads(keyed.run("pagantic", "collections", "list", "--json").stdout)
+        return any(one["name"] == "embedded" and one.get("embedded_chunk_count") for one in listed["collections"])
+
+    wait_until(is_embedded, "the chunks are embedded")

@@ -54,7 +54,6 @@ def watched(tmp_path_factory):
             "PAGANTIC_OTLP_ENDPOINT": address,
             "PAGANTIC_ORCHESTRATOR_AUTH": "keys",
             "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": str(state / "admin-key"),
-            "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE": str(system.signing_key),
             "OTEL_BSP_SCHEDULE_DELAY": "200",
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
             **{f"PAGANTIC_{area.upper()}_METRICS_PORT": str(port) for area, port in system.metrics_ports.items()},

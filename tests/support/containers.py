@@ -92,8 +92,10 @@ class Containers:
         """Make the keys as the page about containers says."""
         script = (
             f'umask 077 && "{Path(sys.executable).parent}/pagantic" keys new > admin-key && '
-            "openssl genpkey -algorithm ed25519 -out signing.pem && "
-            "openssl pkey -in signing.pem -pubout -out verifying.pem && chmod 644 verifying.pem"
+            "for key in signing context; do openssl genpkey -algorithm ed25519 -out $key.pem; done && "
+            "openssl pkey -in signing.pem -pubout -out verifying.pem && "
+            "(cat verifying.pem && openssl pkey -in context.pem -pubout) > inference.pem && "
+            "chmod 644 verifying.pem inference.pem"
         )
         subprocess.run(
             [shutil.which("bash") or "bash", "-c", script],
@@ -102,7 +104,7 @@ class Containers:
             timeout=COMMAND_S,
             capture_output=True,
         )
-        for name in ("admin-key", "signing.pem"):
+        for name in ("admin-key", "signing.pem", "context.pem"):
             shutil.chown(self._folder / name, 10001)
 
     def _compose(self, *arguments, check=True):

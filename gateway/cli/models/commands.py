@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
+import grpc
 import typer
 
 from gateway.cli import options
 from gateway.cli.completion import PULLED, names_of
 from gateway.cli.models.listing import catalog_table, models_table, rows_of, size_text
+from gateway.cli.operator_token import operator_credentials
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from gateway.cli.tree import PlainCommand
 from pagantic.inference.v1 import inference_service_pb2 as pb
@@ -109,7 +111,7 @@ def load_model(
     """Load a model of the running system, before a request needs it."""
     request = pb.LoadModelRequest(model=name)
     with reporting_errors():
-        reply = _call(address, lambda stub: call_unary("inference", stub.LoadModel, request, timeout))
+        reply = _call(address, lambda stub: stub.LoadModel, request, timeout)
     if as_json:
         print_json(reply.model)
         return
@@ -127,7 +129,7 @@ def unload_model(
     """Unload a model of the running system; its next request loads it again."""
     request = pb.UnloadModelRequest(model=name)
     with reporting_errors():
-        reply = _call(address, lambda stub: call_unary("inference", stub.UnloadModel, request, timeout))
+        reply = _call(address, lambda stub: stub.UnloadModel, request, timeout)
     if as_json:
         say(json.dumps({"name": name, "was_loaded": reply.was_loaded}))
         return
@@ -149,19 +151,26 @@ def _ask_system(address: str, timeout_s: float, *, is_needed: bool) -> pb.ListMo
     """
     request = pb.ListModelsRequest()
     try:
-        return _call(address, lambda stub: call_unary("inference", stub.ListModels, request, timeout_s))
+        return _call(address, lambda stub: stub.ListModels, request, timeout_s)
     except Unreachable:
         if is_needed:
             raise
         return None
 
 
-def _call(address: str, call: Callable[[pb_grpc.InferenceServiceAsyncStub], Awaitable[ReplyT]]) -> ReplyT:
+def _call(
+    address: str,
+    method_of: Callable[[pb_grpc.InferenceServiceAsyncStub], grpc.aio.UnaryUnaryMultiCallable[Any, ReplyT]],
+    request: Any,
+    timeout_s: float,
+) -> ReplyT:
     """Call the inference service of a running system. Raises PaganticError if the call fails."""
 
     async def run() -> ReplyT:
-        async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
+        target = find_target(address, os.environ)
+        async with target.open(MAX_MESSAGE_BYTES) as channel:
             stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-            return await call(stub)
+            credentials = operator_credentials("inference", target)
+            return await call_unary("inference", method_of(stub), request, timeout_s, credentials=credentials)
 
     return asyncio.run(run())

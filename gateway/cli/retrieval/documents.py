@@ -1,7 +1,7 @@
 """Commands that list, delete, verify and re-embed collections, and functions that call the context service.
 
 With an API key, calls go through the orchestrator to the collections of the key's tenant. Without a key, they go
-directly to the context service.
+directly to the context service, signed with the orchestrator's key where callers need keys.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import typer
 from gateway.cli import options
 from gateway.cli.completion import names_of
 from gateway.cli.failures import EXIT_FAILED
+from gateway.cli.operator_token import operator_credentials
 from gateway.cli.output import note, print_json, reporting_errors, say, show
 from gateway.cli.tree import PlainCommand
 from pagantic.context.v1 import context_service_pb2 as pb
@@ -157,7 +158,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class ContextCalls:
-    """Calls to the context service on behalf of the API key's tenant."""
+    """Calls to the context service on behalf of the API key's tenant, or of the operator."""
 
     stub: pb_grpc.ContextServiceAsyncStub
     credentials: str
@@ -178,10 +179,12 @@ def call_context(address: str, timeout_s: float, send: Callable[[ContextCalls], 
     """Call the context service, or the orchestrator in front of it if there is an API key."""
 
     async def connect_and_send() -> ResultT:
-        target, credentials = find_target(address or options.CONTEXT, os.environ), ""
         if not address and has_key(os.environ):
             target = find_target(os.environ.get("PAGANTIC_ADDRESS") or options.ORCHESTRATOR, os.environ)
             credentials = credentials_for(target, None, os.environ)
+        else:
+            target = find_target(address or options.CONTEXT, os.environ)
+            credentials = operator_credentials("context", target)
         async with target.open(MAX_MESSAGE_BYTES) as channel:
             return await send(ContextCalls(pb_grpc.ContextServiceStub(channel), credentials, timeout_s))
 

@@ -17,6 +17,7 @@ import grpc
 import typer
 
 from gateway.cli.failures import EXIT_FAILED
+from gateway.cli.operator_token import operator_credentials
 from gateway.cli.output import say_json, say_wrapped
 from gateway.cli.serving.configured import read_settings
 from gateway.cli.serving.local import find_wrong_settings, read_status
@@ -29,6 +30,7 @@ from pagantic_common.rpc.access.tls.calling import find_target
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.storage.installed import has_services, reaching_step
 from pagantic_common.storage.settings_file import SettingsFileError
+from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 
 HTTP = "http"
 MIN_PYTHON = (3, 11)
@@ -220,11 +222,14 @@ def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | N
 
     The check of the service reports that it does not respond.
     """
-    with find_target(address, os.environ).open_blocking() as channel:
+    target, request = find_target(address, os.environ), inference_service_pb2.DescribeEngineRequest()
+    with target.open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:
-            return stub.DescribeEngine(inference_service_pb2.DescribeEngineRequest(), timeout=CONNECT_TIMEOUT_S)
-        except grpc.RpcError:
+            credentials = operator_credentials("inference", target)
+            metadata = ((AUTHORIZATION_KEY, credentials),) if credentials else ()
+            return stub.DescribeEngine(request, timeout=CONNECT_TIMEOUT_S, metadata=metadata)
+        except (grpc.RpcError, InvalidRequest):
             return None
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from gateway.cli import options
 from gateway.cli.failures import EXIT_FAILED
+from gateway.cli.operator_token import operator_credentials
 from gateway.cli.output import note, print_json, reporting_errors, say_wrapped
 from gateway.cli.serving.local import read_status
 from pagantic.inference.v1 import inference_service_pb2 as pb
@@ -54,11 +56,14 @@ def tune(
 async def _measure(address: str, timeout_s: float) -> pb.DescribeEngineResponse:
     until_s = time.monotonic() + timeout_s
     last = ""
-    async with find_target(address, os.environ).open(MAX_MESSAGE_BYTES) as channel:
+    target = find_target(address, os.environ)
+    credentials = operator_credentials("inference", target)
+    call = partial(call_unary, "inference", timeout_s=CALL_TIMEOUT_S, credentials=credentials)
+    async with target.open(MAX_MESSAGE_BYTES) as channel:
         stub: pb_grpc.InferenceServiceAsyncStub = pb_grpc.InferenceServiceStub(channel)
-        await call_unary("inference", stub.TuneEngine, pb.TuneEngineRequest(), CALL_TIMEOUT_S)
+        await call(stub.TuneEngine, pb.TuneEngineRequest())
         while True:
-            reply = await call_unary("inference", stub.DescribeEngine, pb.DescribeEngineRequest(), CALL_TIMEOUT_S)
+            reply = await call(stub.DescribeEngine, pb.DescribeEngineRequest())
             if reply.state == pb.TUNING_STATE_MEASURED or time.monotonic() > until_s:
                 return reply
             state = reply.note

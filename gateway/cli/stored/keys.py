@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.completion import words
+from gateway.cli.operator_token import SIGNING_KEY, find_signing_key, sign
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import key_pb2, orchestrator_service_pb2
@@ -18,11 +19,13 @@ from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.fields import name_of
 from pagantic_common.domain.calls.api_keys import make_key
+from pagantic_common.domain.defaults import PORTS
 
 _LIFETIME = re.compile(r"(\d{1,4})([dhm])")
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60}
 _PREFIX = "KEY_SCOPE_"
 _SCOPES = [name.removeprefix(_PREFIX).lower() for name, value in key_pb2.KeyScope.items() if value]
+_BEHIND = [area for area in PORTS if area != "orchestrator"]
 
 keys = typer.Typer(help="Create, list and revoke the API keys of callers.", no_args_is_help=True)
 
@@ -34,6 +37,30 @@ def new_key() -> None:
     The key is not stored. It becomes valid once the file contains it as a line.
     """
     say(make_key(os.urandom).text)
+
+
+@keys.command("token", cls=PlainCommand)
+def make_token(
+    service: Annotated[
+        str,
+        typer.Argument(metavar="SERVICE", help="inference, tools, ...", autocompletion=words(_BEHIND)),
+    ],
+    *,
+    expires: Annotated[str, typer.Option(metavar="TIME", help="Lifetime, such as 90d, 12h or 30m.")] = "1h",
+) -> None:
+    """Print a token for a program that calls a service behind the orchestrator, such as one that offers tools.
+
+    It is signed with the orchestrator's key, opens everything, and cannot be revoked while that key is valid.
+    """
+    with reporting_errors():
+        if service not in _BEHIND:
+            raise UsageError(f"{service!r} is no service behind the orchestrator: name {', '.join(_BEHIND)}")
+        path = find_signing_key()
+        if path is None:
+            raise UsageError(
+                f"put the path of the orchestrator's key into {SIGNING_KEY}; this user must be able to read it"
+            )
+        say(sign(service, path, _seconds_of(expires) or None).removeprefix("Bearer "))
 
 
 @keys.command("create", cls=PlainCommand)

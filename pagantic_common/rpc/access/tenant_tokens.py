@@ -17,7 +17,7 @@ from joserfc import jws, jwt
 from joserfc.errors import ExpiredTokenError, JoseError
 from joserfc.jwk import KeySet, OKPKey
 
-from pagantic_common.domain.calls.principal import LOCAL, Principal, PrincipalKind, Scope
+from pagantic_common.domain.calls.principal import DEFAULT_TENANT, LOCAL, Principal, PrincipalKind, Scope
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unauthenticated
 from pagantic_common.domain.ids import is_id
 from pagantic_common.rpc.access.known_tokens import KnownTokens
@@ -33,6 +33,10 @@ RENEW_S = 60.0  # a token is sent for this long; the rest of its lifetime allows
 LEEWAY_S = 30  # tolerated difference between clocks
 MAX_TOKEN_BYTES = 4096
 MAX_SIGNED = 4096
+UNSIGNED_CALL = (
+    "the call has no tenant token: call the orchestrator, or have the operator's commands read its key "
+    "(PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE)"
+)
 SERVICE_SCOPES = frozenset({Scope.EXECUTE, Scope.READ, Scope.WRITE})
 # Maps each service to the services that it calls on behalf of its callers.
 PASSED_ON = {"constraint": ("inference",), "context": ("inference",), "rerank": ("inference",)}
@@ -53,32 +57,46 @@ class TenantTokens:
     def __init__(self, key: Callable[[], OKPKey], now_s: Callable[[], float] = time.time) -> None:
         self._key = key
         self._now_s = now_s
-        self._signed: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
+        self._signed: OrderedDict[tuple[str, str, bool], tuple[float, str]] = OrderedDict()
 
     def credentials(self, area: str, principal: Principal) -> str:
-        """Return the `authorization` for a call to a service on behalf of the caller's tenant."""
-        place, now_s = (area, principal.tenant), self._now_s()
+        """Return the `authorization` for a call to a service on behalf of the caller's tenant.
+
+        The service may do for an operator what needs the scope `admin`, such as loading a model.
+        """
+        is_operator = Scope.ADMIN in principal.scopes
+        place, now_s = (area, principal.tenant, is_operator), self._now_s()
         signed_s, credentials = self._signed.get(place, (0.0, ""))
         if not 0 <= now_s - signed_s < RENEW_S:
-            credentials = _BEARER + self._sign(area, principal.tenant, now_s)
+            scopes = SERVICE_SCOPES | {Scope.ADMIN} if is_operator else SERVICE_SCOPES
+            credentials = self._sign(area, principal.tenant, scopes, now_s)
             self._signed[place] = (now_s, credentials)
             self._signed.move_to_end(place)
             if len(self._signed) > MAX_SIGNED:
                 self._signed.popitem(last=False)
         return credentials
 
-    def _sign(self, area: str, tenant: str, now_s: float) -> str:
+    def operator_credentials(self, area: str, lifetime_s: float = LIFETIME_S) -> str:
+        """Return the `authorization` for an operator's own calls to a service, with every scope.
+
+        The calls belong to the tenant `default`.
+        """
+        return self._sign(area, DEFAULT_TENANT, frozenset(Scope), self._now_s(), lifetime_s)
+
+    def _sign(
+        self, area: str, tenant: str, scopes: frozenset[Scope], now_s: float, lifetime_s: float = LIFETIME_S
+    ) -> str:
         key = self._key()
         claims = {
             "iss": ISSUER,
             "aud": [area, *PASSED_ON.get(area, ())],
             "iat": int(now_s),
-            "exp": int(now_s + LIFETIME_S),
+            "exp": int(now_s + lifetime_s),
             "tenant": tenant,
-            "scope": " ".join(sorted(SERVICE_SCOPES)),
+            "scope": " ".join(sorted(scopes)),
         }
         header = {"alg": ALGORITHM, "typ": TYPE, "kid": key.thumbprint()}
-        return jwt.encode(header, claims, key, algorithms=[ALGORITHM])
+        return _BEARER + jwt.encode(header, claims, key, algorithms=[ALGORITHM])
 
 
 class TenantTokenReader:
@@ -119,7 +137,7 @@ class TenantTokenReader:
         """Return the caller for the tenant that the token names, and log the reason if the token is refused."""
         if not credentials:
             if self._is_required:
-                raise Unauthenticated("the call has no tenant token", code=ErrorCode.AUTH_MISSING)
+                raise Unauthenticated(UNSIGNED_CALL, code=ErrorCode.AUTH_MISSING)
             return LOCAL
         if self._keys is None:
             raise _refused("VERIFYING_KEYS_FILE names no keys to check it with")
@@ -164,12 +182,13 @@ def read_signing_key(path: Path) -> Callable[[], OKPKey]:
 def read_tenant_tokens(area: str, settings: InnerSettings) -> TenantTokenReader:
     """Return the authenticator of a service behind the orchestrator.
 
+    With verifying keys, a call without a token is refused whatever AUTH is, because it would act for no tenant.
     Raises InvalidRequest if the file of verifying keys is unusable.
     """
     keys = None
     if (path := settings.verifying_keys_file) is not None:
         keys = WatchedFile(path, "VERIFYING_KEYS_FILE", _parse_verifying_keys).content
-    return TenantTokenReader(area, keys, is_required=settings.auth is Auth.TOKENS)
+    return TenantTokenReader(area, keys, is_required=settings.auth is Auth.TOKENS or keys is not None)
 
 
 def write_key_pair(folder: Path) -> tuple[Path, Path]:

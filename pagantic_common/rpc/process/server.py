@@ -9,10 +9,12 @@ from grpc_health.v1 import health_pb2_grpc
 
 from pagantic_common.rpc.access.registration import Registration, gate_of
 from pagantic_common.rpc.access.tls.certificates import read_certificates, server_credentials
+from pagantic_common.rpc.call_limits import CallLimits, CallShares
 from pagantic_common.rpc.health import SERVING, Health
 from pagantic_common.rpc.process.listening import add_port
+from pagantic_common.rpc.reading import WaitLimits
 from pagantic_common.rpc.reflection import add_reflection
-from pagantic_common.rpc.server_call import CallInterceptor, CallLimits
+from pagantic_common.rpc.server_call import CallInterceptor
 from pagantic_common.settings import ServiceSettings
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import LIVENESS, RPC_MAX_CALLS, RPC_RUNNING_CALLS
@@ -48,10 +50,12 @@ async def start_server(
     Raises CannotListen, and InvalidRequest for certificates that cannot be used.
     """
     limits = CallLimits(settings.max_concurrent_rpcs, settings.max_calls_per_host, settings.max_concurrent_bytes)
+    shares = CallShares(settings.max_concurrent_rpcs, settings.max_calls_per_host)
+    waits = WaitLimits(settings.max_silence_s, settings.max_upload_s)
     add_gauge(RPC_RUNNING_CALLS, "calls that run", lambda: limits.running)
     add_gauge(RPC_MAX_CALLS, "most calls that may run", lambda: settings.max_concurrent_rpcs)
     server = grpc.aio.server(
-        interceptors=[CallInterceptor(limits, gate_of(registrations))],
+        interceptors=[CallInterceptor(limits, shares, gate_of(registrations), waits)],
         options=[
             *_CONNECTION_OPTIONS,
             ("grpc.max_concurrent_streams", max_streams or max(MIN_STREAMS, settings.max_concurrent_rpcs)),

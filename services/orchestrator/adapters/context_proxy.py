@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -15,10 +15,13 @@ from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import PaganticError, PermissionDenied
 from pagantic_common.rpc.call import StreamMethod
 from pagantic_common.rpc.peer import Credentials, Peer
+from pagantic_common.rpc.reading import relayed
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.permitting.checks import check_collection, check_model
 from services.orchestrator.app.failures import error_from
+from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.ports.policy import Action, Policy
 
 SERVICE_NAME = "pagantic.context.v1.ContextService"
@@ -45,7 +48,10 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class ContextProxy(pb_grpc.ContextServiceServicer):
-    """Forwards calls to the context service on behalf of the caller's tenant."""
+    """Forwards calls to the context service on behalf of the caller's tenant.
+
+    Calls that store, embed or verify documents count as running work of the caller.
+    """
 
     def __init__(
         self,
@@ -53,9 +59,12 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         audit: Audit,
         policy: Policy | None,
         patience_s: float,
+        *,
         credentials: Credentials,
+        registry: Registry,
     ) -> None:
         self._audit = audit
+        self._registry = registry
         self._policy = policy
         self._stub: pb_grpc.ContextServiceAsyncStub = pb_grpc.ContextServiceStub(channel)
         self._peer = Peer("context", channel, patience_s=patience_s, credentials=credentials)
@@ -81,32 +90,38 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
 
     async def Ingest(self, request: pb.IngestRequest, context: Context) -> pb.IngestResponse:
         await self._begin_change("Ingest", request.collection)
-        return await self._pass_on(self._stub.Ingest, request)
+        with self._counted():
+            return await self._pass_on(self._stub.Ingest, request)
 
     async def IngestFiles(
         self, requests: AsyncIterator[pb.IngestFilesRequest], context: Context
     ) -> AsyncIterator[pb.IngestFilesResponse]:
-        first = await anext(requests, pb.IngestFilesRequest())
-        await self._begin_change("IngestFiles", first.collection)
-        async with aclosing(self._pass_on_stream(self._stub.IngestFiles, _all_of(first, requests))) as responses:
-            async for response in responses:
-                yield response
+        with self._counted():
+            first = await anext(requests, pb.IngestFilesRequest())
+            await self._begin_change("IngestFiles", first.collection)
+            sent = _all_of(first, relayed(requests))
+            async with aclosing(self._pass_on_stream(self._stub.IngestFiles, sent)) as responses:
+                async for response in responses:
+                    yield response
 
     async def IngestFolder(
         self, request: pb.IngestFolderRequest, context: Context
     ) -> AsyncIterator[pb.IngestFolderResponse]:
         await self._begin_change("IngestFolder", request.collection)
-        async with aclosing(self._pass_on_stream(self._stub.IngestFolder, request)) as responses:
-            async for response in responses:
-                yield response
+        with self._counted():
+            async with aclosing(self._pass_on_stream(self._stub.IngestFolder, request)) as responses:
+                async for response in responses:
+                    yield response
 
     async def Reembed(self, request: pb.ReembedRequest, context: Context) -> pb.ReembedResponse:
         await self._begin_change("Reembed", request.collection)
-        return await self._pass_on(self._stub.Reembed, request)
+        with self._counted():
+            return await self._pass_on(self._stub.Reembed, request)
 
     async def Verify(self, request: pb.VerifyRequest, context: Context) -> pb.VerifyResponse:
         self._check("Verify", Action.RETRIEVE, request.collection)
-        return await self._pass_on(self._stub.Verify, request)
+        with self._counted():
+            return await self._pass_on(self._stub.Verify, request)
 
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteResponse:
         await self._begin_change("Delete", request.collection)
@@ -122,6 +137,10 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         if self._policy is not None:
             check_model(self._policy, request.model)
         return await self._pass_on(self._stub.BuildContext, request)
+
+    def _counted(self) -> AbstractContextManager[None]:
+        """Count the enclosed work as running work of the caller. Raises Overloaded if a limit is reached."""
+        return self._registry.counted(account_of(current_principal()), 0)
 
     def _check(self, method: str, action: Action, collection: str) -> None:
         """Raise PermissionDenied if a policy denies the collection."""

@@ -76,12 +76,16 @@ class Approvals:
         subject: str = "",
         arguments_json: str = "",
         reason: str = "",
+        check_changed: Callable[[str], Awaitable[str]],
         check_schema: Callable[[str, str], Awaitable[None]],
     ) -> Approval:
-        """Decide on a call. `check_schema` checks changed arguments against the schema of the named tool.
+        """Decide on a call.
+
+        `check_changed` returns the changed arguments as the guards leave them. Then `check_schema` checks these against
+        the schema of the named tool.
 
         Raises NotFound if the call is not pending, PreconditionFailed if a different decision was made or the approval
-        has expired, InvalidRequest if the arguments are not a JSON object, and the errors of `check_schema`. After an
+        has expired, InvalidRequest if the arguments are not a JSON object, and the errors of both checks. After an
         error the call still waits.
         """
         require_id("request_id", key.request_id)
@@ -91,6 +95,8 @@ class Approvals:
         pending_approval = await self._store.get_approval(key, tool_call_id)
         if pending_approval.has_expired(now):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: the time for a decision is over")
+        if arguments_json:
+            arguments_json = await check_changed(arguments_json)
         if arguments_json and pending_approval.resolution is None:
             await check_schema(pending_approval.tool_name, arguments_json)
         resolution = Resolution(decision, now, subject, arguments_json, reason)

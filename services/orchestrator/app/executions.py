@@ -21,6 +21,7 @@ from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
+from services.orchestrator.app.running.outside_guards import OutsideGuards
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
@@ -28,7 +29,6 @@ from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.request_check import MAX_MESSAGES
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.ports.journal import ExecutionRecord
 
@@ -53,8 +53,9 @@ class Executions:
             max_bytes_of_tenant=self._limits.max_running_bytes_of_tenant,
         )
         self._admission = Admission(environment, self.registry)
+        self.guards = OutsideGuards(environment, self.registry)
 
-    def check_size(self, key: ExecutionKey, account: Account, size_bytes: int, message_count: int) -> None:
+    def check_size(self, key: ExecutionKey, account: Account, size_bytes: int) -> None:
         """Check a request's encoded size and the capacity for it before decoding.
 
         Raises InvalidRequest if the request is too large. Raises Overloaded for a new request if too many executions
@@ -64,11 +65,6 @@ class Executions:
             raise InvalidRequest(
                 f"the request has {size_bytes} bytes, at most {self._limits.max_request_bytes} are taken "
                 "(MAX_REQUEST_BYTES): keep long documents in a collection, and a long conversation in a session"
-            )
-        if message_count > MAX_MESSAGES:
-            raise InvalidRequest(
-                f"messages has {message_count} entries, at most {MAX_MESSAGES} are taken: keep a long conversation in "
-                "a session"
             )
         if key in self.registry:
             self.registry.check_bytes(account, size_bytes)

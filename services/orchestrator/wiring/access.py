@@ -21,6 +21,7 @@ from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.access.permitting.services import within_policy
 from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
+from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.services import Services
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.identity import CertificateCaller
@@ -76,10 +77,11 @@ class Access:
         rates = CallRates(self.settings.call_rate_of_tenant, self.settings.call_rate_of_key)
         return Guard(authenticator, peers, self.audit.note_denied, rates.count)
 
-    def context(self, channel: grpc.aio.Channel, guard: Guard) -> Registration:
+    def context(self, channel: grpc.aio.Channel, guard: Guard, registry: Registry) -> Registration:
         """Return the registration that offers the context service on the orchestrator's port."""
         credentials = tenant_credentials(self.settings.signing_key_file)
-        proxy = ContextProxy(channel, self.audit, self.policy, self.settings.connect_patience_s, credentials)
+        patience_s = self.settings.connect_patience_s
+        proxy = ContextProxy(channel, self.audit, self.policy, patience_s, credentials=credentials, registry=registry)
         return Registration(SERVICE_NAME, proxy.add_to, SCOPES, guard)
 
 

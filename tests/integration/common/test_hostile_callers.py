@@ -20,12 +20,12 @@ from pagantic.tools.v1 import tools_service_pb2_grpc as rpc
 from pagantic_common.domain.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.call import call_unary
+from pagantic_common.rpc.call_limits import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.rpc.channel import open_channel
 from pagantic_common.rpc.process import program, server
 from pagantic_common.rpc.process.admin import start_admin_server
 from pagantic_common.rpc.process.program import EXIT_BROKEN, run_service
 from pagantic_common.rpc.process.server import start_server
-from pagantic_common.rpc.server_call import MAX_SIDE_STREAMS_PER_CONNECTION
 from pagantic_common.settings import Auth, ServiceSettings
 from tests.support.doors import open_to_all
 

@@ -4,6 +4,7 @@ import base64
 import hmac
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from joserfc import jwt
@@ -141,11 +142,39 @@ async def test_a_token_ends_with_a_leeway_for_clocks_and_only_its_holder_learns_
     assert refused.value.code is ErrorCode.AUTH_INVALID
 
 
-async def test_a_call_without_a_token_is_the_local_caller_unless_one_is_required():
-    with pytest.raises(Unauthenticated) as refused:
-        await reader().authenticate("")
+@pytest.mark.parametrize("auth", [Auth.LOCAL, Auth.NONE, Auth.TOKENS])
+async def test_a_call_without_a_token_is_refused_where_keys_are_set(tmp_path, auth):
+    _signing, verifying = write_key_pair(tmp_path)
+    settings = InnerSettings(port=0, auth=auth, verifying_keys_file=verifying)
+    with pytest.raises(Unauthenticated, match="PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE") as refused:
+        await read_tenant_tokens("inference", settings).authenticate("")
     assert refused.value.code is ErrorCode.AUTH_MISSING
-    assert await TenantTokenReader("inference", public(KEY), is_required=False).authenticate("") is LOCAL
+
+
+@pytest.mark.parametrize("auth", [Auth.LOCAL, Auth.NONE])
+async def test_a_call_without_a_token_is_the_local_caller_where_no_keys_are_set(auth):
+    assert await read_tenant_tokens("inference", InnerSettings(port=0, auth=auth)).authenticate("") is LOCAL
+
+
+async def test_an_operators_token_opens_everything_for_a_while():
+    clock = Clock()
+    gate, credentials = reader(clock=clock), TenantTokens(lambda: KEY, clock).operator_credentials("inference", 3600)
+    caller = await gate.authenticate(credentials)
+    assert (caller.tenant, caller.scopes) == ("default", frozenset(Scope))
+    clock.now_s += 3600 + LEEWAY_S - 1
+    await gate.authenticate(credentials)
+    clock.now_s += 2
+    with pytest.raises(Unauthenticated):
+        await gate.authenticate(credentials)
+    with pytest.raises(Unauthenticated):
+        await reader("tools").authenticate(credentials)
+
+
+async def test_a_service_may_do_for_an_operator_what_an_operator_may():
+    tokens, operator = TenantTokens(lambda: KEY, Clock()), replace(ACME, scopes=frozenset({Scope.ADMIN}))
+    for principal, may in ((ACME, False), (operator, True), (ACME, False)):
+        caller = await reader().authenticate(tokens.credentials("inference", principal))
+        assert (Scope.ADMIN in caller.scopes) is may
 
 
 async def test_a_service_without_keys_takes_no_token_instead_of_ignoring_its_tenant():
@@ -187,7 +216,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def replace(path, data):
+def replace_file(path, data):
     other = path.with_suffix(".new")
     other.write_bytes(data)
     other.replace(path)
@@ -199,16 +228,16 @@ async def test_keys_are_replaced_while_services_run(folder):
     gate = read_tenant_tokens("inference", InnerSettings(port=0, verifying_keys_file=verifying))
     old = sign("inference", ACME)
     await gate.authenticate(old)
-    replace(verifying, verifying.read_bytes() + KEY.as_pem(private=False))
+    replace_file(verifying, verifying.read_bytes() + KEY.as_pem(private=False))
     await gate.authenticate(old)
-    replace(signing, KEY.as_pem(private=True))
+    replace_file(signing, KEY.as_pem(private=True))
     new = sign("inference", work_of("beta"))
     assert (await gate.authenticate(new)).tenant == "beta"
-    replace(verifying, KEY.as_pem(private=False))
+    replace_file(verifying, KEY.as_pem(private=False))
     await gate.authenticate(new)
     with pytest.raises(Unauthenticated):  # though it was known
         await gate.authenticate(old)
-    replace(verifying, b"nonsense")
+    replace_file(verifying, b"nonsense")
     await gate.authenticate(new)
 
 

@@ -1,6 +1,7 @@
 """What one execution may ask for and use, so that it harms no other."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -256,3 +257,26 @@ async def test_a_request_of_very_many_messages_is_refused_before_it_is_decoded(t
     async with orchestrator(tmp_path) as stub:
         with pytest.raises(InvalidRequest, match="4097 entries, at most 4096 are taken"):
             await execute(stub, many)
+
+
+async def send(stub, method, request):
+    if method == "CreatePlan":
+        await create_plan(stub, request)
+    elif method == "Execute":
+        await execute(stub, request)
+    else:
+        async for _ in call_stream("orchestrator", stub.ExecuteStream, request, 10.0):
+            pass
+
+
+@pytest.mark.parametrize("method", ["Execute", "ExecuteStream", "CreatePlan"])
+async def test_a_plan_of_very_many_steps_is_refused_before_it_is_decoded(tmp_path, method):
+    plan = plan_pb2.ExecutionPlan(steps=[plan_pb2.Step()] * 500_000)
+    request = system_request(mode=execution_pb2.MODE_PLAN, plan=plan, request_id="r")
+    async with orchestrator(tmp_path) as stub:
+        before_s = time.process_time()
+        with pytest.raises(InvalidRequest, match=r"plan\.steps has 500000 entries, at most 64 are taken"):
+            await send(stub, method, request)
+        assert time.process_time() - before_s < 1, "the caller and the service run in one process"
+        reply = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
+    assert not reply.executions

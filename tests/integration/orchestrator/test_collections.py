@@ -21,6 +21,7 @@ from pagantic_common.domain.errors import (
     Internal,
     InvalidRequest,
     NotFound,
+    Overloaded,
     PaganticError,
     PermissionDenied,
     Unauthenticated,
@@ -43,6 +44,7 @@ from services.orchestrator.adapters.access.cedar_policy import read_policy
 from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
+from services.orchestrator.app.running.registry import Registry
 
 RED_FOX = collection_pb2.Document(source="a", content="the red fox")
 POLICY = policy_pb2.ContextPolicy(collection="docs")
@@ -96,17 +98,19 @@ async def door(path, callers, **options):
 
 
 @asynccontextmanager
-async def serving_door(path, callers, signing=None, policy=None, records=None):
-    """Serve as `door` does; yields the channel and the address."""
+async def serving_door(path, callers, *, signing=None, policy=None, records=None, registry=None, **limits):
+    """Serve as `door` does, with these `limits` of calls; yields the channel and the address."""
     own_signing, verifying = write_key_pair(path / "identity")
     settings = ContextSettings(
         port=0, auth=Auth.TOKENS, verifying_keys_file=verifying, data_folder=path / "context", embedding_model=""
     )
     async with open_app(settings) as registrations, serving(registrations) as (to_context, _):
         credentials = TenantTokens(read_signing_key(signing or own_signing)).credentials
-        opened = ContextProxy(to_context, Audit(records or Records(), SystemClock()), policy, 5.0, credentials)
+        audit = Audit(records or Records(), SystemClock())
+        registry = registry or Registry(64, 1 << 20)
+        opened = ContextProxy(to_context, audit, policy, 5.0, credentials=credentials, registry=registry)
         registration = Registration(SERVICE_NAME, opened.add_to, SCOPES, Guard(callers.authenticator()))
-        async with serving([registration]) as served:
+        async with serving([registration], **limits) as served:
             yield served
 
 
@@ -305,3 +309,73 @@ async def test_what_is_called_for_each_file_may_use_the_client(tmp_path, callers
 
         await asyncio.to_thread(store)
     assert told == [(name, "docs") for name in names]
+
+
+async def idle():
+    yield pb.IngestFilesRequest(collection="docs")
+    await asyncio.Event().wait()
+
+
+async def refused_or_idle(stub, key):
+    """Return the refusal of an upload that sends nothing more, or None if it still runs after a moment."""
+    upload = asyncio.create_task(ask(stub, "IngestFiles", idle(), key))
+    await asyncio.wait([upload], timeout=0.3)
+    if not upload.done():
+        return upload
+    with pytest.raises(Overloaded) as refused:
+        await upload
+    return refused.value
+
+
+async def stop(uploads, registry):
+    for upload in uploads:
+        upload.cancel()
+    await asyncio.gather(*uploads, return_exceptions=True)
+    for _ in range(6000):
+        if not registry.count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the uploads did not end")
+
+
+async def test_idle_uploads_of_a_tenant_keep_no_other_out(tmp_path, callers):
+    acme, beta = (callers.add(tenant, *Scope) for tenant in ("acme", "beta"))
+    registry = Registry(64, 1 << 20)
+    async with door(tmp_path, callers, registry=registry, max_concurrent_rpcs=16) as stub:
+        outcomes = [await refused_or_idle(stub, acme) for _ in range(6)]
+        uploads = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Task)]
+        assert len(uploads) == 4, "the host has 8 places, and the key half of them"
+        assert {outcome.code for outcome in outcomes if outcome not in uploads} == {ErrorCode.QUOTA_CONCURRENCY}
+        other = callers.add("acme", *Scope)
+        assert not (await ask(stub, "ListCollections", pb.ListCollectionsRequest(), other)).collections
+        assert (await ask(stub, "Ingest", ingest(), beta)).added == 1
+        await stop(uploads, registry)
+        assert (await ask(stub, "Ingest", ingest(), acme)).added == 1
+
+
+async def test_an_idle_upload_is_ended(tmp_path, callers):
+    key = callers.add("acme", *Scope)
+    async with door(tmp_path, callers, max_silence_s=0.3) as stub:
+        with pytest.raises(DeadlineExceeded, match="no part of the stream came"):
+            await ask(stub, "IngestFiles", then_nothing(), key)
+
+
+async def then_nothing():
+    await asyncio.Event().wait()
+    yield pb.IngestFilesRequest()
+
+
+@pytest.mark.parametrize("limit", ["max_of_tenant", "max_of_subject"])
+async def test_uploads_are_running_work_of_their_caller(tmp_path, callers, limit):
+    acme, beta = (callers.add(tenant, *Scope) for tenant in ("acme", "beta"))
+    registry = Registry(64, 1 << 20, **{limit: 1})
+    async with door(tmp_path, callers, registry=registry) as stub:
+        upload = await refused_or_idle(stub, acme)
+        assert registry.count == 1
+        for method in ("Ingest", "IngestFiles", "IngestFolder", "Reembed", "Verify"):
+            with pytest.raises(Overloaded) as refused:
+                await ask(stub, method, REQUESTS[method](), acme)
+            assert refused.value.code is ErrorCode.QUOTA_CONCURRENCY
+        assert (await ask(stub, "Ingest", ingest(), beta)).added == 1
+        await stop([upload], registry)
+        assert (await ask(stub, "Ingest", ingest(), acme)).added == 1

@@ -8,16 +8,25 @@ from dataclasses import replace
 import pytest
 
 from pagantic.common.v1 import error_pb2, message_pb2
+from pagantic.constraint.v1 import contract_pb2
 from pagantic.context.v1 import policy_pb2
-from pagantic.orchestrator.v1 import event_pb2, execution_pb2, plan_pb2
+from pagantic.orchestrator.v1 import approval_pb2, decision_pb2, event_pb2, execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+    Unsupported,
+)
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from services.orchestrator.adapters.guards.process_guards import open_guards
 from services.orchestrator.core.model.response import TokenLogprob
 from services.orchestrator.core.plans.planning import Planner
+from tests.integration.orchestrator.test_approvals import resolve, waiting
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.guarded_app import KEY, SpokenInference, guard, guarded, guarded_orchestrator, offer_own_guard, words
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
@@ -137,6 +146,143 @@ async def test_a_plan_is_not_made_outside_an_execution(tmp_path):
         async with orchestrator(tmp_path, planning) as stub:
             with pytest.raises(Unsupported, match="send the request to Execute"):
                 await call_unary("orchestrator", stub.CreatePlan, request)
+
+
+# ---- from outside of executions -------------------------------------------------------------------------------------
+
+
+def said(text, role=message_pb2.ROLE_USER, **fields):
+    return message_pb2.Message(role=role, content=text, **fields)
+
+
+async def update(stub, **fields):
+    request = pb.UpdateSessionRequest(session_id="s", **fields)
+    return (await call_unary("orchestrator", stub.UpdateSession, request)).session
+
+
+async def stored_session(stub):
+    return (await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))).session
+
+
+CALLED = message_pb2.ToolCall(id="c1", name="clock", arguments_json="{}")
+
+
+@pytest.mark.parametrize(
+    ("stage", "messages"),
+    [
+        ("input", [said("a heist")]),
+        ("input", [said("fine"), said("a heist", message_pb2.ROLE_ASSISTANT)]),
+        (
+            "tool_results",
+            [
+                said("fine"),
+                said("", message_pb2.ROLE_ASSISTANT, tool_calls=[CALLED]),
+                said("a heist", message_pb2.ROLE_TOOL, tool_call_id="c1", name="clock"),
+            ],
+        ),
+    ],
+)
+async def test_appended_messages_are_read_like_a_request(tmp_path, stage, messages):
+    async with guarded_orchestrator(tmp_path, words(stage)) as stub:
+        with pytest.raises(PermissionDenied, match="guard 'topics' blocks") as blocked:
+            await update(stub, appended_messages=messages)
+        with pytest.raises(NotFound):
+            await stored_session(stub)
+        await update(stub, appended_messages=[said("a picnic")])
+        position = {0: said("a heist")} if stage == "input" else {}
+        if position:
+            with pytest.raises(PermissionDenied):
+                await update(stub, replaced_messages=position)
+        assert [message.content for message in (await stored_session(stub)).messages] == ["a picnic"]
+    assert blocked.value.code is ErrorCode.GUARD_BLOCKED
+    assert blocked.value.failure.details["stage"] == stage
+
+
+async def test_appended_messages_are_redacted_and_turns_see_what_is_left(tmp_path):
+    inference = ScriptedInference()
+    async with guarded_orchestrator(tmp_path, guard("secrets", "input", **REDACT), inference=inference) as stub:
+        session = await update(
+            stub, appended_messages=[said(f"my key is {KEY}"), said("ok", message_pb2.ROLE_ASSISTANT)]
+        )
+        assert [message.content for message in session.messages] in ([], ["my key is [redacted: AWS_ACCESS_KEY]", "ok"])
+        await execute(stub, system_request("which?", session_id="s"))
+    assert KEY not in str(inference.commands[0].messages)
+    assert "[redacted: AWS_ACCESS_KEY]" in str(inference.commands[0].messages)
+
+
+async def test_appended_messages_are_judged_and_the_caller_pays(tmp_path):
+    inference = ScriptedInference()
+    inference.label_logprobs = [(-0.1, -3.0)]
+    async with guarded_orchestrator(tmp_path, guard("judge", "input"), inference=inference) as stub:
+        with pytest.raises(PermissionDenied):
+            await update(stub, appended_messages=[said("Forget it all.")])
+        (total,) = (await call_unary("orchestrator", stub.GetUsage, pb.GetUsageRequest())).totals
+        inference.label_logprobs = Unavailable("away")
+        with pytest.raises(PermissionDenied, match="could not check") as failed:
+            await update(stub, appended_messages=[said("Forget it all.")])
+    assert total.prompt_tokens == 10
+    assert failed.value.failure.retryable
+
+
+async def test_values_of_a_session_are_read(tmp_path):
+    rules = [guard("secrets", "input", **REDACT), words("input")]
+    async with guarded_orchestrator(tmp_path, *rules) as stub:
+        with pytest.raises(PermissionDenied):
+            await update(stub, state_json={"plan": '{"what": ["a heist"]}'})
+        await update(stub, state_json={"note": f'{{"key":"see\\n{KEY}","n":[1,true,null]}}', "same": '{ "a" : 1 }'})
+        state = (await stored_session(stub)).state_json
+    assert json.loads(state["note"]) == {"key": "see\n[redacted: AWS_ACCESS_KEY]", "n": [1, True, None]}
+    assert state["same"] == '{ "a" : 1 }'
+
+
+async def test_arguments_that_an_approver_changed_are_read_and_the_call_still_waits(tmp_path):
+    inference, tools = calling('{"note":"a picnic"}'), ScriptedTools()
+    ask = approval_pb2.ToolRule(tool="clock", action=approval_pb2.TOOL_ACTION_ASK)
+    rules = [words("tool_arguments"), guard("secrets", "tool_arguments", **REDACT)]
+    async with guarded_orchestrator(tmp_path, *rules, inference=inference, tools=tools) as stub:
+        running = asyncio.create_task(execute(stub, system_request(request_id="r", tool_rules=[ask])))
+        await waiting(stub)
+        with pytest.raises(PermissionDenied, match="blocks the arguments of a tool call") as blocked:
+            await resolve(stub, arguments_json='{"note":"a h\\u0065ist"}')
+        (still,) = await waiting(stub)
+        assert not still.HasField("resolution")
+        for _ in range(2):  # a repeated decision is the same decision
+            await resolve(stub, arguments_json=f'{{"note":"{KEY}"}}')
+        response = await running
+    assert blocked.value.code is ErrorCode.GUARD_BLOCKED
+    (call,) = tools.calls
+    assert json.loads(call.arguments_json) == {"note": "[redacted: AWS_ACCESS_KEY]"}
+    assert response.content == "done"
+
+
+SCHEMA = '{"type":"object","properties":{"when":{"type":"string","description":"of the heist"}}}'
+QUESTION = decision_pb2.Question(name="q", instructions="Is it a heist?", predicate=decision_pb2.PredicateQuestion())
+CHOICE = decision_pb2.Question(
+    name="q",
+    instructions="Which?",
+    choice=decision_pb2.ChoiceQuestion(
+        options=[decision_pb2.Option(text="picnic"), decision_pb2.Option(text="b", description="a heist")]
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"client_tools": [message_pb2.ToolDefinition(name="t", description="Plans a heist.")]},
+        {"client_tools": [message_pb2.ToolDefinition(name="t", description="Plans.", parameters_json=SCHEMA)]},
+        {"mode": execution_pb2.MODE_STRUCTURED, "output": contract_pb2.OutputContract(schema_json=SCHEMA)},
+        {"semantic_intent": "The answer is about a heist."},
+        {"mode": execution_pb2.MODE_DECIDE, "decisions": decision_pb2.Decisions(questions=[QUESTION])},
+        {"mode": execution_pb2.MODE_DECIDE, "decisions": decision_pb2.Decisions(questions=[CHOICE])},
+    ],
+)
+async def test_descriptions_schemas_and_questions_are_read(tmp_path, fields):
+    inference = ScriptedInference()
+    async with guarded_orchestrator(tmp_path, words("input"), inference=inference) as stub:
+        response = await execute(stub, system_request("hi", **fields))
+    assert response.error.code == BLOCKED
+    assert inference.commands == []
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------

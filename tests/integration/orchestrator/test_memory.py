@@ -154,6 +154,17 @@ async def test_no_more_of_a_conversation_is_read_than_can_be_seen_and_it_begins_
     assert warning.message.startswith(f"the oldest {2 * (int(seen[0].split()[1]) - 1)} of 58 stored messages")
 
 
+async def test_no_more_messages_are_recalled_than_another_service_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "MAX_RECALLED_MESSAGES", 8)
+    inference = Remembering()
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        response = await talk(stub, 1, 9)
+        assert await stored(stub) == [*questions(1, 9), WORDS]
+    assert inference.seen() == ["Be brief.", *questions(6, 9)], "the first turn that is read may be cut"
+    (warning,) = response.warnings
+    assert warning.message.startswith("the oldest 10 of 16 stored messages")
+
+
 async def test_a_tool_call_goes_with_its_results(tmp_path):
     call = ToolCall("c", "clock", "{}")
     inference = ScriptedInference(answer("", [call]), answer(WORDS), answer("", [call]), answer(WORDS), answer("x"))

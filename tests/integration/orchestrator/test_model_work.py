@@ -127,7 +127,7 @@ async def test_many_texts_are_scored_in_several_calls_and_what_one_used_before_a
     ("count", "top_n", "message"),
     [
         (0, 0, f"texts has 0 entries: send 1 to {MAX_RERANKED}"),
-        (MAX_RERANKED + 1, 0, f"send 1 to {MAX_RERANKED}"),
+        (MAX_RERANKED + 1, 0, f"texts has {MAX_RERANKED + 1} entries, at most {MAX_RERANKED} are taken"),
         (1, -1, "top_n is -1: send 0 for all results"),
     ],
 )

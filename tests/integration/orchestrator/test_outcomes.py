@@ -275,7 +275,7 @@ async def test_hints_reach_the_engine(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [
-        ({"stop": ["x"] * 17}, "hints.stop has 17 texts"),
+        ({"stop": ["x"] * 17}, "hints.stop has 17 entries, at most 16 are taken"),
         ({"stop": [""]}, "hints.stop has a text of 0 bytes"),
         ({"top_k": -1}, "hints.top_k is -1"),
         ({"min_p": 1.5}, "hints.min_p is 1.5"),

@@ -24,6 +24,7 @@ WITHOUT_JSON = {
     ("sessions", "delete"): "it prints nothing on stdout",
     ("collections", "delete"): "it prints nothing on stdout",
     ("keys", "new"): "it prints one word, the key",
+    ("keys", "token"): "it prints one word, the token",
 }
 SERVING = {("up",), ("serve",), ("mcp",), ("down",)}
 

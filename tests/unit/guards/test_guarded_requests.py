@@ -1,11 +1,14 @@
 """The machine of a guarded request: it is read before anything else, and what is left of it is what is worked on."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode
-from pagantic_common.domain.messages import Message, Role, ToolCall
+from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.core.execution import machine
@@ -15,6 +18,8 @@ from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, replay
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
 from services.orchestrator.core.guards.texts import texts_of, with_texts
+from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.decision import Decisions, Option, Question, QuestionKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request, SystemPrompt, TemplateCall
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
@@ -132,3 +137,37 @@ def test_results_of_the_callers_tools_are_results_and_only_strangers_are_not_tru
         (GuardStage.INPUT, True),
         (GuardStage.TOOL_RESULTS, True),
     ]
+
+
+SCHEMA = '{"type":"object","properties":{"when":{"enum":["noon",12],"description":"of it"}}}'
+TOOL = ToolDefinition("t", "Plans.", SCHEMA)
+QUESTION = Question(QuestionKind.CHOICE, "Which?", (Option("a", "meaning"), Option(True)))
+
+
+def with_all_texts():
+    return request(
+        client_tools=(TOOL,),
+        output=OutputContract(schema_json=SCHEMA),
+        semantic_intent="It is short.",
+        decisions=Decisions((QUESTION,)),
+    )
+
+
+def test_descriptions_schemas_and_questions_are_texts_of_a_request():
+    texts = [one.text for one in texts_of(with_all_texts())]
+    schema = ["type", "object", "properties", "when", "enum", "noon", "12", "description", "of it"]
+    assert texts == ["my key is K", "Plans.", *schema, *schema, "It is short.", "Which?", "a", "meaning"]
+    assert not any(one.is_untrusted for one in texts_of(with_all_texts())[1:])
+
+
+def test_changed_words_of_a_schema_leave_it_json():
+    changed = with_texts(with_all_texts(), iter(["left", "Plans.", *["type", "object", "properties", "[redacted: K]"]]))
+    assert json.loads(changed.client_tools[0].parameters_json) == {
+        "type": "object",
+        "properties": {"[redacted: K]": {"enum": ["noon", 12], "description": "of it"}},
+    }
+
+
+def test_an_entry_of_a_version_that_read_fewer_texts_leaves_the_others_as_they_are():
+    whole = with_all_texts()
+    assert with_texts(whole, iter(["left"])) == replace(whole, messages=(Message(Role.USER, "left"),))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pagantic_common.domain.messages import Message
-from services.orchestrator.app.effects.remembering import MAX_RECALLED_BYTES, Memory
+from services.orchestrator.app.effects.remembering import MAX_RECALLED_BYTES, MAX_RECALLED_MESSAGES, Memory
 from services.orchestrator.app.effects.retrieval.retrieving import retrieve
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.offering import offered_tools, plan_tools
@@ -80,7 +80,9 @@ async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Messag
         return 0, ()
     if scope.services.memory.eviction is Eviction.NONE:
         return await scope.conversations.history(request.session_key)
-    return await scope.conversations.history(request.session_key, MAX_RECALLED_BYTES)
+    first, history = await scope.conversations.history(request.session_key, MAX_RECALLED_BYTES)
+    skipped = max(0, len(history) - MAX_RECALLED_MESSAGES)
+    return first + skipped, history[skipped:]
 
 
 async def _system_prompt(request: Request, scope: RunScope) -> str:

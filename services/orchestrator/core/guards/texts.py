@@ -1,13 +1,16 @@
-"""The texts of a request that the guards check, in order, and the replacement of these texts."""
+"""The texts that reach a model and that the guards check, in order, and the replacement of these texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pagantic_common.domain.images import moved
-from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.messages import Message, Role, ToolDefinition
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.guards.plugin import GuardStage
+from services.orchestrator.core.model.decision import Decisions, Option, Question
 from services.orchestrator.core.model.request import Request, SystemPrompt
 
 
@@ -42,16 +45,24 @@ def texts_of(request: Request) -> tuple[GuardedText, ...]:
 
 
 def with_texts(request: Request, texts: Iterator[str]) -> Request:
-    """Return the request with its texts replaced by the given texts, in the order of `texts_of`."""
-    return _mapped(request, lambda _text: next(texts))
+    """Return the request with its texts replaced by the given texts, in the order of `texts_of`.
+
+    Texts beyond the given ones stay: a journal of an earlier version has no texts after those of the messages.
+    """
+    return _mapped(request, lambda text: next(texts, text.text))
 
 
 def _mapped(request: Request, change: Change) -> Request:
+    """Return the request with `change` applied to its texts. New kinds of texts come last, as `with_texts` needs."""
     return replace(
         request,
         prompt=_mapped_prompt(request.prompt, change),
-        messages=tuple(_mapped_message(message, change) for message in request.messages),
+        messages=tuple(map_message(message, change) for message in request.messages),
         text_prompt=_changed(request.text_prompt, change, is_untrusted=True),
+        client_tools=tuple(_mapped_tool(tool, change) for tool in request.client_tools),
+        output=replace(request.output, schema_json=map_json(request.output.schema_json, change)),
+        semantic_intent=_changed(request.semantic_intent, change),
+        decisions=_mapped_decisions(request.decisions, change),
     )
 
 
@@ -64,7 +75,33 @@ def _mapped_prompt(prompt: SystemPrompt, change: Change) -> SystemPrompt:
     return replace(prompt, text=_changed(prompt.text, change), sets=sets, template=template)
 
 
-def _mapped_message(message: Message, change: Change) -> Message:
+def _mapped_tool(tool: ToolDefinition, change: Change) -> ToolDefinition:
+    description = _changed(tool.description, change)
+    return replace(tool, description=description, parameters_json=map_json(tool.parameters_json, change))
+
+
+def _mapped_decisions(decisions: Decisions | None, change: Change) -> Decisions | None:
+    if decisions is None:
+        return None
+    return replace(decisions, questions=tuple(_mapped_question(question, change) for question in decisions.questions))
+
+
+def _mapped_question(question: Question, change: Change) -> Question:
+    instructions = _changed(question.instructions, change)
+    return replace(
+        question,
+        instructions=instructions,
+        options=tuple(_mapped_option(option, change) for option in question.options),
+    )
+
+
+def _mapped_option(option: Option, change: Change) -> Option:
+    value = option.value if isinstance(option.value, bool) else _changed(option.value, change)
+    return Option(value, _changed(option.description, change))
+
+
+def map_message(message: Message, change: Change) -> Message:
+    """Return the message with `change` applied to its texts."""
     stage = GuardStage.TOOL_RESULTS if message.role is Role.TOOL else GuardStage.INPUT
     calls = tuple(replace(call, arguments_json=_changed(call.arguments_json, change)) for call in message.tool_calls)
     content = _changed(message.content, change, stage, is_untrusted=message.role in (Role.USER, Role.TOOL))
@@ -75,6 +112,38 @@ def _mapped_message(message: Message, change: Change) -> Message:
         tool_calls=calls,
         images=moved(message.images, message.content, content),
     )
+
+
+def map_json(text: str, change: Change, stage: GuardStage = GuardStage.INPUT) -> str:
+    """Return a JSON text with `change` applied to its unescaped strings, or the same text if none changes.
+
+    A text that is not JSON is changed as a whole.
+    """
+    if not text:
+        return text
+    try:
+        document = parse_json(text)
+    except JsonTextError:
+        return _changed(text, change, stage)
+    mapped = _map_strings(document, lambda string: _changed(string, change, stage))
+    return text if mapped == document else dump_json(mapped)
+
+
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with `change` applied to each string and key in order. Numbers are changed as text."""
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_map_strings(item, change) for item in value]
+        case dict():
+            return {change(key): _map_strings(item, change) for key, item in value.items()}
+        case bool() | None:
+            return value
+        case _:
+            written = dump_json(value)
+            changed = change(written)
+            return value if changed == written else changed
 
 
 def _changed(text: str, change: Change, stage: GuardStage = GuardStage.INPUT, *, is_untrusted: bool = False) -> str:

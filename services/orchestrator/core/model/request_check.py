@@ -31,7 +31,6 @@ from services.orchestrator.core.model.voting import Voting
 
 MAX_CLIENT_TOOLS = 128
 MAX_REPLICAS = 16
-MAX_MESSAGES = 4096
 MAX_MODEL_CHARS = 200
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256

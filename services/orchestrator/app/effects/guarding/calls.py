@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, Failure, PermissionDenied
 from pagantic_common.domain.messages import ToolCall
-from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.guarding.checking import Checked, check_texts, guards_of
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.core.guards.texts import GuardedText
+from services.orchestrator.core.guards.texts import GuardedText, map_json
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import BlockedCall, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
@@ -68,42 +66,17 @@ async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request:
 
 
 async def _check_json(text: str, stage: GuardStage, request: Request, scope: RunScope, call_id: str) -> Checked:
-    """Check the unescaped strings of a JSON document with the guards. Text that is not JSON is checked as a whole."""
-    try:
-        document = parse_json(text or NO_ARGUMENTS)
-    except JsonTextError:
-        return await check_texts([GuardedText(text, stage)], stage, request, scope, tool_call_id=call_id)
-    strings: list[str] = []
+    """Check the unescaped strings of a JSON document with the guards."""
+    strings: list[GuardedText] = []
 
-    def note(one: str) -> str:
-        strings.append(one)
-        return one
+    def note(string: GuardedText) -> str:
+        strings.append(string)
+        return string.text
 
-    _map_strings(document, note)
-    checked = await check_texts(
-        [GuardedText(one, stage) for one in strings], stage, request, scope, tool_call_id=call_id
-    )
-    if checked.texts == tuple(strings):
-        return replace(checked, texts=(text,))
+    map_json(text or NO_ARGUMENTS, note, stage)
+    checked = await check_texts(strings, stage, request, scope, tool_call_id=call_id)
     changed = iter(checked.texts)
-    return replace(checked, texts=(dump_json(_map_strings(document, lambda _: next(changed))),))
-
-
-def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a JSON value with `change` applied to each string and key in order. Numbers are changed as text."""
-    match value:
-        case str():
-            return change(value)
-        case list():
-            return [_map_strings(item, change) for item in value]
-        case dict():
-            return {change(key): _map_strings(item, change) for key, item in value.items()}
-        case bool() | None:
-            return value
-        case _:
-            written = dump_json(value)
-            changed = change(written)
-            return value if changed == written else changed
+    return replace(checked, texts=(map_json(text, lambda _: next(changed), stage) if strings else text,))
 
 
 def reads_results(request: Request, scope: RunScope) -> bool:

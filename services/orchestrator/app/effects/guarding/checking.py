@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pagantic_common.guards.plugin import GuardStage
 from pagantic_common.guards.redaction import Window, redact
 from services.orchestrator.app.effects.guarding.guard_runs import (
+    Findings,
     GuardFailedError,
     blocked,
     outcome_of_failure,
@@ -18,10 +20,20 @@ from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution.commands import CheckInput
 from services.orchestrator.core.execution.inputs import InputChecked
 from services.orchestrator.core.execution.run import Run
-from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardRule, Tally, rules_for
+from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport, GuardRule, Tally, rules_for
 from services.orchestrator.core.guards.texts import GuardedText, texts_of
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
+
+
+class Reader(Protocol):
+    """Has one guard read texts, and reports what the guard does about its findings."""
+
+    async def find(self, rule: GuardRule, windows: Sequence[Window]) -> Findings:
+        """Return the findings in each text. Raises GuardFailedError if the guard fails."""
+
+    async def report(self, report: GuardReport) -> None:
+        """Report the guard's action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +65,39 @@ async def check_input(run: Run, _command: CheckInput, scope: RunScope) -> InputC
 async def check_texts(
     texts: Sequence[GuardedText], stage: GuardStage, request: Request, scope: RunScope, *, tool_call_id: str = ""
 ) -> Checked:
-    """Check the texts of a stage with the guards of that stage.
+    """Check the texts of a stage of an execution with the guards of that stage.
 
     Raises PermissionDenied (GUARD_BLOCKED) if a text is blocked.
     """
+    reader = _ExecutionReader(request, scope, tool_call_id)
+    return await read_texts(texts, stage, guards_of(stage, request, scope), reader)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExecutionReader:
+    """Implements Reader for an execution, whose timeline has the reports."""
+
+    request: Request
+    scope: RunScope
+    tool_call_id: str
+
+    async def find(self, rule: GuardRule, windows: Sequence[Window]) -> Findings:
+        return await run_guard(rule, windows, self.request, self.scope)
+
+    async def report(self, report: GuardReport) -> None:
+        await report_action(report, self.scope, self.tool_call_id)
+
+
+async def read_texts(
+    texts: Sequence[GuardedText], stage: GuardStage, rules: Sequence[GuardRule], reader: Reader
+) -> Checked:
+    """Check the texts of a stage with guards in order. Raises PermissionDenied (GUARD_BLOCKED) if a text is blocked."""
     passing, warnings = list(texts), []
-    for rule in guards_of(stage, request, scope):
+    for rule in rules:
         read = [place for place, text in enumerate(passing) if _reads(rule, stage, text)]
         if not read:
             continue
-        look_at = _Place(rule, stage, request, tool_call_id)
-        changed, warning = await _check(look_at, [passing[place].text for place in read], scope)
+        changed, warning = await _check(rule, stage, [passing[place].text for place in read], reader)
         for place, text in zip(read, changed, strict=True):
             passing[place] = replace(passing[place], text=text)
         warnings += warning
@@ -76,34 +110,28 @@ def _reads(rule: GuardRule, stage: GuardStage, text: GuardedText) -> bool:
     return stage is not GuardStage.INPUT or text.is_untrusted or not rule.traits.reads_untrusted_only
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The context of a check: the guard, the stage, the request and the tool call."""
-
-    rule: GuardRule
-    stage: GuardStage
-    request: Request
-    tool_call_id: str
-
-
-async def _check(at: _Place, texts: Sequence[str], scope: RunScope) -> tuple[list[str], list[ResponseWarning]]:
+async def _check(
+    rule: GuardRule, stage: GuardStage, texts: Sequence[str], reader: Reader
+) -> tuple[list[str], list[ResponseWarning]]:
     """Return the texts as changed by one guard, and the guard's warnings."""
-    tally = Tally(at.rule, at.stage)
+    tally = Tally(rule, stage)
+    distinct = list(dict.fromkeys(texts))  # the words of schemas repeat
     try:
-        text_findings = await run_guard(at.rule, [Window(text, 0) for text in texts], at.request, scope)
+        text_findings = await reader.find(rule, [Window(text, 0) for text in distinct])
     except GuardFailedError:
-        outcome = outcome_of_failure(at.rule)
+        outcome = outcome_of_failure(rule)
         checked_texts = list(texts)
     else:
-        redacted = [redact(text, findings) for text, findings in zip(texts, text_findings, strict=True)]
-        for redaction in redacted:
-            tally.add(redaction.kinds)
+        pairs = zip(distinct, text_findings, strict=True)
+        redacted = {text: redact(text, findings) for text, findings in pairs}
+        for text in texts:
+            tally.add(redacted[text].kinds)
         if not tally.kinds:
             return list(texts), []
-        checked_texts = [redaction.text for redaction in redacted]
-        outcome = GuardOutcome.REDACTED if at.rule.action is GuardAction.REDACT else GuardOutcome.BLOCKED
+        checked_texts = [redacted[text].text for text in texts]
+        outcome = GuardOutcome.REDACTED if rule.action is GuardAction.REDACT else GuardOutcome.BLOCKED
     report = tally.report(outcome)
-    await report_action(report, scope, at.tool_call_id)
+    await reader.report(report)
     if report.is_blocked:
         raise blocked(report)
     return checked_texts, [report.warning]

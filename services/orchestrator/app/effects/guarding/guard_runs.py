@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from pagantic_common.domain.errors import ErrorCategory, PaganticError, PermissionDenied
 from pagantic_common.guards.plugin import Finding
@@ -24,21 +24,33 @@ log = get_logger(__name__)
 findings_counter = make_counter(ORCHESTRATOR_GUARD_FINDINGS, "findings of guards, by guard, stage and action")
 failures_counter = make_counter(ORCHESTRATOR_GUARD_FAILURES, "looks of guards that failed or were late, by guard")
 
+Findings = list[tuple[Finding, ...]]
+
 
 class GuardFailedError(Exception):
     """The error for a guard that failed or timed out. The log states the reason."""
 
 
-async def run_guard(
-    rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
-) -> list[tuple[Finding, ...]]:
-    """Return the findings in each text. Raises GuardFailedError if the guard fails.
+async def run_guard(rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope) -> Findings:
+    """Return the findings in each text of an execution. Raises the errors of `look`."""
+
+    async def find() -> Findings:
+        if rule.traits.statements:
+            return await judge(rule, windows, request, scope)
+        return await _runner(scope).find(rule, windows)
+
+    return await look(rule, find)
+
+
+async def look(rule: GuardRule, find: Callable[[], Awaitable[Findings]]) -> Findings:
+    """Return the findings of a guard within its time. Raises GuardFailedError if the guard fails.
 
     An error that ends the request is raised unchanged.
     """
     try:
         with span(f"guard {rule.name}"):
-            return await _find(rule, windows, request, scope)
+            async with asyncio.timeout(rule.timeout_s):
+                return await find()
     except TimeoutError:
         reason = f"it took more than {rule.timeout_s:g} s"
     except PaganticError as error:
@@ -50,15 +62,6 @@ async def run_guard(
     raise GuardFailedError
 
 
-async def _find(
-    rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
-) -> list[tuple[Finding, ...]]:
-    async with asyncio.timeout(rule.timeout_s):
-        if rule.traits.statements:
-            return await judge(rule, windows, request, scope)
-        return await _runner(scope).find(rule, windows)
-
-
 def _runner(scope: RunScope) -> GuardRunner:
     guards = scope.services.guards
     assert guards is not None  # noqa: S101 - its rules are here
@@ -67,13 +70,19 @@ def _runner(scope: RunScope) -> GuardRunner:
 
 async def report_action(report: GuardReport, scope: RunScope, tool_call_id: str = "") -> None:
     """Report a guard's action in the metrics and as an event of the timeline."""
-    if report.findings:
-        labels = {"guard": report.guard, "stage": report.stage.value, "action": report.outcome.value.lower()}
-        findings_counter.add(report.findings, labels)
+    count_findings(report)
     failure = report.failure if report.is_blocked else None
     await scope.recorder.emit(
         events.GuardActed(report), failure=failure, tool_call_id=tool_call_id, caused_by=scope.cause
     )
+
+
+def count_findings(report: GuardReport) -> None:
+    """Count a guard's findings in the metrics."""
+    if not report.findings:
+        return
+    labels = {"guard": report.guard, "stage": report.stage.value, "action": report.outcome.value.lower()}
+    findings_counter.add(report.findings, labels)
 
 
 def blocked(report: GuardReport) -> PermissionDenied:

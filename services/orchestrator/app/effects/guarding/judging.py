@@ -27,9 +27,7 @@ async def judge(
     rule: GuardRule, windows: Sequence[Window], request: Request, scope: RunScope
 ) -> list[tuple[Finding, ...]]:
     """Have the model judge the texts together. If any statement is true, return a finding in each text."""
-    questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
-    messages = [Message(Role.USER, content=window.text) for window in windows]
-    command = Decide(decision_messages("", messages), tuple(questions))
+    command = decision_on(rule, windows)
     scores = QuestionScores(())
 
     def end(failure: Failure | None) -> events.InferenceEnd:
@@ -39,6 +37,18 @@ async def judge(
     async with inference_events(request, command, scope, end, events.InferencePurpose.JUDGE):
         scores = await scope.services.inference.decide(command, side_hints(request.hints))
     scope.inference.lost += scores.usage  # This usage is added to the next answer of the run.
+    return findings_of(rule, windows, scores)
+
+
+def decision_on(rule: GuardRule, windows: Sequence[Window]) -> Decide:
+    """Return the decision whether a guard's statements are true of the texts."""
+    questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
+    messages = [Message(Role.USER, content=window.text) for window in windows]
+    return Decide(decision_messages("", messages), tuple(questions))
+
+
+def findings_of(rule: GuardRule, windows: Sequence[Window], scores: QuestionScores) -> list[tuple[Finding, ...]]:
+    """Return a finding in each text if the model says that any statement is true, and none otherwise."""
     if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):
         return [()] * len(windows)
     return [(Finding(0, len(window.text), JUDGED),) for window in windows]
