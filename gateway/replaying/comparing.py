@@ -66,7 +66,10 @@ class ComparedStep:
         differing = {figure.field for figure in self.figures}
         causes = [words for field, words in _CAUSES.items() if field in differing]
         if not causes:
-            return "same prompt length, model and seed: other requests ran beside one of them, or the engine differs"
+            return (
+                "same prompt length, model and seed: other requests ran beside one of them, drafts had other lengths, "
+                "or the engine differs"
+            )
         return "; ".join(causes)
 
 

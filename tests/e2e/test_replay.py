@@ -13,6 +13,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import Client
 
 COUNT = int(os.environ.get("PAGANTIC_TEST_REPLAYS", "5"))
+ATTEMPTS = 3
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 )
@@ -72,6 +73,21 @@ def replay(client, number, name):
     return recorded(client, request.request_id)
 
 
+def check_repeated(client, number, before):
+    """Replay until two replays in a row are the same: the cache has all of the prompts, so their batches are, too.
+
+    The lengths of drafts follow the times of steps, so batches may differ while the machine is busy.
+    """
+    for attempt in range(ATTEMPTS):
+        again = replay(client, number, f"more-{attempt}")
+        compared = compare(before, again)
+        if compared.is_same:
+            return
+        assert "drafts" in compared.first_difference.explanation, compared.as_json()
+        before = again
+    pytest.fail(f"{ATTEMPTS} replays in a row differ: {compared.as_json()}")
+
+
 @pytest.mark.timeout(900)
 def test_replays_are_in_the_same_states_and_say_the_same_or_what_differs(system, capsys):
     explained = 0
@@ -79,16 +95,14 @@ def test_replays_are_in_the_same_states_and_say_the_same_or_what_differs(system,
         for number in range(COUNT):
             client.execute(request_of(number))
             before = recorded(client, f"recorded-{number}")
-            again, once_more = replay(client, number, "again"), replay(client, number, "more")
+            again = replay(client, number, "again")
             compared = compare(before, again)
             if not compared.is_same:
                 explained += 1
                 assert "other batch shapes" in compared.first_difference.explanation, compared.as_json()
             else:
                 assert compared.has_same_states
-            # The cache has all of the prompts by now, so the batches of both replays have the same shapes.
-            same_shapes = compare(again, once_more)
-            assert same_shapes.is_same, same_shapes.as_json()
+            check_repeated(client, number, again)
             assert {step.verdict for step in compared.steps} & {Verdict.SAME, Verdict.TAKEN}
     told = f"{COUNT} replays: {COUNT - explained} gave the same text, {explained} had other batch shapes"
     with capsys.disabled():
