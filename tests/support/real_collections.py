@@ -11,6 +11,7 @@ from services.context.settings import ContextSettings
 from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.app.access.audit import Audit
+from services.orchestrator.app.running.registry import Registry
 
 
 class RealCollections:
@@ -18,7 +19,8 @@ class RealCollections:
 
     def __init__(self, channel):
         self.port = GrpcContext(channel, channel, 5.0)
-        self._proxy = ContextProxy(channel, Audit(None, SystemClock(), is_on=False), None, 5.0, pass_on)
+        audit, registry = Audit(None, SystemClock(), is_on=False), Registry(64, 1 << 20)
+        self._proxy = ContextProxy(channel, audit, None, 5.0, credentials=pass_on, registry=registry)
 
     def registration(self):
         return Registration(SERVICE_NAME, self._proxy.add_to, SCOPES)
