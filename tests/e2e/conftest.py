@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.support.collector import collecting
 from tests.support.cross_encoder import write_cross_encoder
 from tests.support.killing import Processes
 from tests.support.live_requests import ingest
@@ -94,12 +95,24 @@ def channel(system):
 
 @pytest.fixture(scope="session")
 def keyed(tmp_path_factory):
-    """A system of its own, whose callers need API keys."""
+    """A system of its own, whose callers need API keys.
+
+    It reports as much as it can: debug logs, and the traces and metrics that are `received`.
+    """
     running = System(tmp_path_factory.mktemp("keyed"))
     running.ask_for_keys()
-    running.run(sys.executable, "-m", "deploy.local", "up")
-    yield running
-    running.run(sys.executable, "-m", "deploy.local", "down")
+    running.metrics_ports = dict(zip(AREAS, free_ports(len(AREAS)), strict=True))
+    with collecting() as (address, running.received):
+        running.environment |= {
+            "PAGANTIC_LOG_LEVEL": "DEBUG",
+            "PAGANTIC_OTLP_ENDPOINT": address,
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            **{f"PAGANTIC_{area.upper()}_METRICS_PORT": str(port) for area, port in running.metrics_ports.items()},
+        }
+        running.run(sys.executable, "-m", "deploy.local", "up")
+        yield running
+        running.run(sys.executable, "-m", "deploy.local", "down")
 
 
 @pytest.fixture(scope="session")

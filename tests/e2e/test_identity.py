@@ -38,6 +38,7 @@ class Guarded:
             system,
             self.log,
             journal_url=journal,
+            metrics_port=0,
             **settings,
         )
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import grpc
 import psutil
-import pytest
 
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
@@ -18,10 +17,7 @@ from pagantic.context.v1 import context_service_pb2_grpc as context_rpc
 from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic.orchestrator.v1 import orchestrator_service_pb2_grpc as rpc
-from tests.e2e.conftest import AREAS, System
-from tests.support.collector import collecting
 from tests.support.live_requests import request, schema_of, step
-from tests.support.ports import free_ports
 
 CHAT, STRUCTURED = execution_pb2.MODE_CHAT, execution_pb2.MODE_STRUCTURED
 REDUNDANT, PLAN = execution_pb2.MODE_REDUNDANT, execution_pb2.MODE_PLAN
@@ -38,32 +34,6 @@ class Canaries:
 
     def found_in(self, data):
         return {place for place, text in self.by_place.items() if text.encode() in data}
-
-
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory):
-    """A system that tells as much as it can: debug logs, traces, metrics and the audit."""
-    state = tmp_path_factory.mktemp("secrets")
-    system = System(state)
-    admin = system.run("pagantic", "keys", "new").stdout.strip()
-    (state / "admin-key").write_text(admin)
-    system.metrics_ports = dict(zip(AREAS, free_ports(len(AREAS)), strict=True))
-    with collecting() as (address, received):
-        system.environment |= {
-            "PAGANTIC_LOG_LEVEL": "DEBUG",
-            "PAGANTIC_OTLP_ENDPOINT": address,
-            "PAGANTIC_ORCHESTRATOR_AUTH": "keys",
-            "PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE": str(state / "admin-key"),
-            "OTEL_BSP_SCHEDULE_DELAY": "200",
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
-            **{f"PAGANTIC_{area.upper()}_METRICS_PORT": str(port) for area, port in system.metrics_ports.items()},
-        }
-        system.admin, system.received = admin, received
-        system.run(sys.executable, "-m", "deploy.local", "up")
-        try:
-            yield system
-        finally:
-            system.run(sys.executable, "-m", "deploy.local", "down")
 
 
 def ask(system, service, method, message, *, key=None, metadata=()):
@@ -122,44 +92,45 @@ def _plan(put):
     return plan_pb2.ExecutionPlan(steps=steps)
 
 
-def test_nothing_that_callers_say_or_show_is_told_to_anybody_else(watched):
+def test_nothing_that_callers_say_or_show_is_told_to_anybody_else(keyed):
     canaries, told = Canaries(), []
     for service, method, message in inputs(canaries):
-        told.append(ask(watched, service, method, message))
+        told.append(ask(keyed, service, method, message))
     shown = {"wrong key": f"pag_{uuid.uuid4().hex}", "not a key": canaries.put("credentials")}
     told += [
-        ask(watched, rpc.OrchestratorServiceStub, "ListSessions", pb.ListSessionsRequest(), key=key)
+        ask(keyed, rpc.OrchestratorServiceStub, "ListSessions", pb.ListSessionsRequest(), key=key)
         for key in shown.values()
     ]
-    with grpc.insecure_channel(watched.address("orchestrator")) as channel:
+    with grpc.insecure_channel(keyed.address("orchestrator")) as channel:
         talk = pb.GetSessionRequest(session_id="s")
-        metadata = (("authorization", f"Bearer {watched.admin}"),)
+        metadata = (("authorization", f"Bearer {keyed.admin}"),)
         session = rpc.OrchestratorServiceStub(channel).GetSession(talk, metadata=metadata, timeout=30).session
     assert {"message", "session value"} <= canaries.found_in(session.SerializeToString()), "what was said got in"
     assert "" in told[:3], "a document got in"
     for field in ("request_id", "session_id"):
         odd = request("Go on.", CHAT, max_tokens=1)
         setattr(odd, field, f"{canaries.put('wrong ' + field)} !")
-        told.append(ask(watched, rpc.OrchestratorServiceStub, "Execute", odd))
+        told.append(ask(keyed, rpc.OrchestratorServiceStub, "Execute", odd))
     own = (("x-own", canaries.put("metadata of the call")), ("x-session-id", canaries.put("wrong id") + " !"))
-    told.append(ask(watched, rpc.OrchestratorServiceStub, "ListSessions", pb.ListSessionsRequest(), metadata=own))
-    with grpc.insecure_channel(watched.address("orchestrator")) as channel, suppress(grpc.RpcError):
+    told.append(ask(keyed, rpc.OrchestratorServiceStub, "ListSessions", pb.ListSessionsRequest(), metadata=own))
+    with grpc.insecure_channel(keyed.address("orchestrator")) as channel, suppress(grpc.RpcError):
         garbage = channel.unary_unary("/pagantic.orchestrator.v1.OrchestratorService/Execute")
         garbage(b"\xff" + canaries.put("garbage").encode(), timeout=10)
-    watched.environment["PAGANTIC_API_KEY"] = watched.admin
-    audit = watched.run("pagantic", "audit", "list", "--json").stdout
+    keyed.environment["PAGANTIC_API_KEY"] = keyed.admin
+    audit = keyed.run("pagantic", "audit", "list", "--json").stdout
+    del keyed.environment["PAGANTIC_API_KEY"]
     assert "OrchestratorService/Execute" in audit
-    watched.run(sys.executable, "-c", "import time; time.sleep(2)")  # spans and metrics are sent now and then
+    keyed.run(sys.executable, "-c", "import time; time.sleep(2)")  # spans and metrics are sent now and then
 
-    places = {path.name: path.read_bytes() for path in (watched.state / "logs").glob("*.log")}
-    places |= {f"metrics of {area}": _metrics(port) for area, port in watched.metrics_ports.items()}
-    places |= {"telemetry": b"".join(watched.received), "audit": audit.encode(), "processes": _processes(watched)}
+    places = {path.name: path.read_bytes() for path in (keyed.state / "logs").glob("*.log")}
+    places |= {f"metrics of {area}": _metrics(port) for area, port in keyed.metrics_ports.items()}
+    places |= {"telemetry": b"".join(keyed.received), "audit": audit.encode(), "processes": _processes(keyed)}
     assert b"listening" in places["orchestrator.log"]
     assert b"executions that run" in places["metrics of orchestrator"]
     assert b"Execute" in places["telemetry"]
     assert {name: canaries.found_in(data) for name, data in places.items() if canaries.found_in(data)} == {}
 
-    secrets = [watched.admin.split("_")[2], *(key.split("_")[-1] for key in shown.values())]
+    secrets = [keyed.admin.split("_")[2], *(key.split("_")[-1] for key in shown.values())]
     everything = b"".join(places.values()) + "".join(map(str, told)).encode()
     assert [secret for secret in secrets if secret.encode() in everything] == []
 

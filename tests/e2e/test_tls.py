@@ -66,6 +66,7 @@ def test_only_named_services_call_another(encrypted):
     assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+@pytest.mark.whole
 def test_certificates_and_authorities_are_replaced_under_load(encrypted):
     async def replace_under_load():
         async with encrypted.channel() as channel:

@@ -158,6 +158,7 @@ def test_the_wheel_has_two_packages_and_nothing_for_readers_of_the_repository(wh
     assert "Typing :: Typed" in fields.get_all("Classifier")
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_system_runs_in_a_folder_that_has_everything_it_must_not_import(installed, trapped, tmp_path):
     system = System(tmp_path / "state")

@@ -1,6 +1,6 @@
 """Messages generated from the contracts, sent to every rpc of a running system.
 
-A few for each rpc in CI; `make fuzz EXAMPLES=2500` sends many. Whatever is sent: the call ends with a status of the
+A few for every second rpc in CI; `make fuzz EXAMPLES=2500` sends many for each. Whatever is sent: the call ends with a status of the
 taxonomy, no bug shows, health goes on to say that the system serves, and nothing stays behind.
 """
 
@@ -16,8 +16,11 @@ from pagantic.inference.v1 import inference_service_pb2
 from pagantic_common.rpc.process.program import RETURN_INTERVAL_S
 from tests.fuzz.messages import requests
 from tests.fuzz.target import DEADLINE, METHODS, running_target, valid_requests
+from tests.support.examples import sample
 
-EXAMPLES = int(os.environ.get("PAGANTIC_FUZZ_EXAMPLES") or 2)
+AT_EACH_COMMIT = 2
+EXAMPLES = int(os.environ.get("PAGANTIC_FUZZ_EXAMPLES") or AT_EACH_COMMIT)
+NAMES = sample(sorted(METHODS), 2 if EXAMPLES == AT_EACH_COMMIT else 1)
 # Calls that decode take longer, so that fewer are made.
 DECODING = frozenset(
     {
@@ -46,7 +49,7 @@ PATIENT_S = 30
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     with running_target(tmp_path_factory.mktemp("fuzz")) as running:
-        for name in sorted(METHODS):
+        for name in NAMES:
             for valid in valid_requests(name):
                 running.call(name, valid, timeout_s=30)
         before = running.footprint()
@@ -99,7 +102,8 @@ def wrong_of(target, name, request):
     return wrong
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", NAMES)
 def test_no_request_does_more_than_fail(name, target):
     count = max(2, round(EXAMPLES * SHARE_OF_DECODING)) if name in DECODING else EXAMPLES
 
@@ -114,7 +118,8 @@ def test_no_request_does_more_than_fail(name, target):
     send()
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", NAMES)
 def test_no_bytes_do_more_than_fail(name, target):
     whole = [valid.SerializeToString() for valid in valid_requests(name)] or [b"\x0a\x01a"]
 

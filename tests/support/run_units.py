@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 # Two workers share the files of the system, so that the last unit of a run is no longer than its other units.
 UNITS_OF_SYSTEM = 2
 FIXTURE_OF = r"^(?:@pytest\.fixture.*\ndef \w+|def test_\w+)\(.*\b(?:{})\b"
+USES_KEYED = re.compile(FIXTURE_OF.format("keyed"), re.MULTILINE)
 USES_MORTAL = re.compile(FIXTURE_OF.format("mortal|processes"), re.MULTILINE)
 USES_SYSTEM = re.compile(FIXTURE_OF.format("system|channel"), re.MULTILINE)
 
@@ -19,9 +20,10 @@ USES_SYSTEM = re.compile(FIXTURE_OF.format("system|channel"), re.MULTILINE)
 def units_of_files():
     """Return the units of the files that share a system, by the path of the file."""
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in ROOT.glob("tests/e2e/test_*.py")}
-    mortal = {path: "mortal" for path, text in texts.items() if USES_MORTAL.search(text)}
-    users = sorted(path for path, text in texts.items() if path not in mortal and USES_SYSTEM.search(text))
-    return mortal | {path: f"system {number % UNITS_OF_SYSTEM}" for number, path in enumerate(users)}
+    units = {path: "mortal" for path, text in texts.items() if USES_MORTAL.search(text)}
+    units |= {path: "keyed" for path, text in texts.items() if USES_KEYED.search(text)}
+    users = sorted(path for path, text in texts.items() if path not in units and USES_SYSTEM.search(text))
+    return units | {path: f"system {number % UNITS_OF_SYSTEM}" for number, path in enumerate(users)}
 
 
 class UnitScheduling(LoadFileScheduling):
