@@ -1,7 +1,7 @@
 """Messages generated from the contracts, sent to every rpc of a running system.
 
-A few for every second rpc in CI; `make fuzz EXAMPLES=2500` sends many for each. Whatever is sent: the call ends with a status of the
-taxonomy, no bug shows, health goes on to say that the system serves, and nothing stays behind.
+A few for every second rpc in CI; `make fuzz EXAMPLES=2500` sends many for each. Whatever is sent: the call ends with a
+status of the taxonomy, no bug shows, health goes on to say that the system serves, and nothing stays behind.
 """
 
 import os
