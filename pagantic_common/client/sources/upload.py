@@ -96,15 +96,20 @@ class _Upload:
         self._on_file = on_file
         self._one_call = asyncio.Lock()
         self._broken: OSError | None = None
+        self._file: IO[bytes] | None = None  # that is being sent
         self.failed: list[file_pb2.FileResult] = []
 
     async def send(self, call: IngestCall, timeout_s: float) -> file_pb2.FilesSummary:
-        async with aclosing(call(self._requests())) as responses:
-            while True:
-                response = await self._next_of(responses, timeout_s)
-                if response.HasField("summary"):
-                    return response.summary
-                await self._note(response.file)
+        try:
+            async with aclosing(call(self._requests())) as responses:
+                while True:
+                    response = await self._next_of(responses, timeout_s)
+                    if response.HasField("summary"):
+                        return response.summary
+                    await self._note(response.file)
+        finally:
+            if self._file is not None:
+                self._file.close()  # gRPC leaves the iterator of a call that failed where it is
 
     async def _note(self, result: file_pb2.FileResult) -> None:
         if result.outcome == file_pb2.FILE_OUTCOME_FAILED:
@@ -129,8 +134,8 @@ class _Upload:
         yield pb.IngestFilesRequest(collection=self._collection)
         for path in self._files:
             try:
-                file = await _open(path)
                 header = file_pb2.FileHeader(source=path.as_posix())
+                self._file = file = await _open(path)
             except (OSError, UnicodeEncodeError) as error:
                 await self._note(_failed(path, error))
                 continue
