@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -97,19 +98,18 @@ class _Upload:
         self._one_call = asyncio.Lock()
         self._broken: OSError | None = None
         self._file: IO[bytes] | None = None  # that is being sent
+        self._is_ended = False
+        self._file_lock = threading.Lock()
         self.failed: list[file_pb2.FileResult] = []
 
     async def send(self, call: IngestCall, timeout_s: float) -> file_pb2.FilesSummary:
         try:
             async with aclosing(call(self._requests())) as responses:
-                while True:
-                    response = await self._next_of(responses, timeout_s)
-                    if response.HasField("summary"):
-                        return response.summary
+                while not (response := await self._next_of(responses, timeout_s)).HasField("summary"):
                     await self._note(response.file)
+                return response.summary
         finally:
-            if self._file is not None:
-                self._file.close()  # gRPC leaves the iterator of a call that failed where it is
+            self._close()
 
     async def _note(self, result: file_pb2.FileResult) -> None:
         if result.outcome == file_pb2.FILE_OUTCOME_FAILED:
@@ -135,7 +135,7 @@ class _Upload:
         for path in self._files:
             try:
                 header = file_pb2.FileHeader(source=path.as_posix())
-                self._file = file = await _open(path)
+                file = await asyncio.to_thread(self._open, path)
             except (OSError, UnicodeEncodeError) as error:
                 await self._note(_failed(path, error))
                 continue
@@ -145,6 +145,21 @@ class _Upload:
                     yield pb.IngestFilesRequest(content=part)
             if self._broken:
                 return
+
+    def _open(self, path: Path) -> IO[bytes]:
+        file = path.open("rb")
+        with self._file_lock:
+            self._file = file
+            if self._is_ended:  # the call was refused while the file was opened
+                file.close()
+        return file
+
+    def _close(self) -> None:
+        """Close the file that is being sent, because gRPC leaves the iterator of a call that failed where it is."""
+        with self._file_lock:
+            self._is_ended = True
+            if self._file is not None:
+                self._file.close()
 
     async def _parts_of(self, path: Path, file: IO[bytes]) -> AsyncIterator[file_pb2.FilePart]:
         """Yield the bytes of a file, then an empty last part. After a read error, the last part is left out."""
@@ -156,21 +171,6 @@ class _Upload:
             self._broken = error
             return
         yield file_pb2.FilePart(is_last=True)
-
-
-async def _open(path: Path) -> IO[bytes]:
-    """Open a file in another thread. If the caller is cancelled meanwhile, close the file as soon as it is open."""
-    opening: asyncio.Future[IO[bytes]] = asyncio.ensure_future(asyncio.to_thread(path.open, "rb"))
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
-        raise
-
-
-def _close_opened(opening: asyncio.Future[IO[bytes]]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 def _failed(path: Path, error: OSError | UnicodeEncodeError) -> file_pb2.FileResult:
