@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -178,15 +179,23 @@ class Crowd(ScriptedInference):
 
 
 class Toolbox(ScriptedTools):
-    """Counts how many calls run at the same time."""
+    """Counts how many calls run at the same time. The first calls wait until sixteen run."""
 
     now = most = 0
+
+    def __init__(self):
+        super().__init__()
+        self.full = asyncio.Event()
 
     async def execute(self, call, report):
         self.now += 1
         self.most = max(self.most, self.now)
+        if self.most == 16:
+            self.full.set()
         try:
-            await asyncio.sleep(0.01)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.full.wait(), 20)
+            await asyncio.sleep(0.01)  # further calls would begin now
             return await super().execute(call, report)
         finally:
             self.now -= 1
