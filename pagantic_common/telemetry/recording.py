@@ -46,7 +46,10 @@ class WithoutErrorTexts(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Export spans. Spans without errors stay unchanged."""
-        return self._exporter.export([_stripped(span) for span in spans])
+        try:
+            return self._exporter.export([_stripped(span) for span in spans])
+        except ValueError:  # the channel was closed, because the process ends and the collector does not answer
+            return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
         """Shut down the wrapped exporter."""
