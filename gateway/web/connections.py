@@ -92,8 +92,8 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._all = connections
-        self._arrival: asyncio.TimerHandle | None = None  # runs while bytes must come
-        self._departure: asyncio.TimerHandle | None = None  # runs while bytes must be read
+        self._arrival: asyncio.TimerHandle | None = None  # The timer runs while bytes must come.
+        self._departure: asyncio.TimerHandle | None = None  # The timer runs while bytes must be read.
         self.is_leaving = False
 
     @property

@@ -22,7 +22,10 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Unavailable
 
 CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
-SERVER_BYTES = 16 * 1024**3  # of one tenant on a database server, whose room no client can ask for
+# A database server does not report its free space, so each tenant may use this much unless a setting says otherwise.
+SERVER_BYTES = 16 * 1024**3
+# A row takes this much besides its content, for its key, its other columns and its entries in indexes.
+ROW_BYTES = 128
 ANSWER_TIMEOUT_S = 10  # limit on a statement, on the wait for a lock, and on an unresponsive network
 # Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select, text
 
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError
+from pagantic_common.storage.database import ROW_BYTES
 from services.context.adapters.store import collections as stored_collections
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings
-from services.context.adapters.store.sizes import ROW_BYTES
 from services.context.core.document import Document
 from services.context.core.outline import Heading, Outline
 from tests.support.context_app import Context, key

@@ -12,9 +12,9 @@ from sqlalchemy import create_engine, select, text
 
 from pagantic_common.domain.errors import ErrorCode, PaganticError, failure_of
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.database import check_url
-from services.orchestrator.adapters.journal.rows import ROW_BYTES
 from services.orchestrator.adapters.journal.sealing import opened
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.journal.upkeep import purge

@@ -97,7 +97,8 @@ class _Upload:
         self._on_file = on_file
         self._one_call = asyncio.Lock()
         self._broken: OSError | None = None
-        self._file: IO[bytes] | None = None  # that is being sent
+        # A thread may open the next file while `_close` runs. The lock makes sure that one of them closes the file.
+        self._file: IO[bytes] | None = None
         self._is_ended = False
         self._file_lock = threading.Lock()
         self.failed: list[file_pb2.FileResult] = []

@@ -11,7 +11,7 @@ from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.ports.storage import StorageUse
 
 REFRESH_S = 5.0
-READ_SHARE = 0.01  # most of the time that reading one tenant's sum may take
+READ_SHARE = 0.01  # Reading one tenant's sum takes at most this share of the time.
 KEPT_TENANTS = 4096
 RETRY_AFTER_S = 60.0  # the interval of the purge
 

@@ -15,7 +15,7 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 
 RETRY_AFTER_S = 5.0
-FILES = 6  # files of the largest size that the folder has room for: 384 MiB by default
+FILES = 6  # The folder has room for this many of the largest files: 384 MiB by default.
 
 
 class TemporaryFile:

@@ -10,10 +10,11 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import PreconditionFailed
 from pagantic_common.domain.text.ranking import Vectors
+from pagantic_common.storage.database import ROW_BYTES
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, next_revision, read_collection
 from services.context.adapters.store.schema import chunks, collections, embeddings, unembedded
-from services.context.adapters.store.sizes import ROW_BYTES, count_bytes
+from services.context.adapters.store.sizes import count_bytes
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, Table, cast, func, select
 
+from pagantic_common.storage.database import ROW_BYTES
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings
 
-ROW_BYTES = 128  # what a row takes besides its content: its key, its other columns and its entries in indexes
 CONTENT: Mapping[Table, tuple[ColumnElement[Any], ...]] = MappingProxyType(
     {
         documents: (documents.c.source, documents.c.metadata_json, documents.c.outline_json, documents.c.text),

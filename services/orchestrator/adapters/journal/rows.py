@@ -29,6 +29,7 @@ from pagantic_common.codec.messages import message_from_proto
 from pagantic_common.domain.errors import Failure, InvalidRequest, NotFound
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal.schema import executions, kept_requests, messages
 from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText, content_size, opened
 from services.orchestrator.convert.response import response_from_proto
@@ -38,7 +39,6 @@ from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 
 READ_AT_ONCE = 50  # rows
-ROW_BYTES = 128  # what a row takes besides its content: its key, its other columns and its entries in indexes
 
 IS_LIVE = and_(executions.c.response.is_(None), executions.c.interrupted == 0)
 IS_INTERRUPTED = and_(executions.c.response.is_(None), executions.c.interrupted == 1)

@@ -35,8 +35,8 @@ COLUMN_MARK, MARK = b"\xff\xffP1", b"\xff\xffP2"  # no proto and no JSON text st
 NONCE_BYTES = {COLUMN_MARK: 12, MARK: 24}
 TEXT_MARK = "\x01P1"
 HALF = 12  # bytes of a half of a nonce
-SHARED_VALUES = 2**20  # far below the 2**32 that NIST SP 800-38D allows a key with random nonces
-DERIVED_KEYS = 256  # kept for values that are read
+SHARED_VALUES = 2**20  # NIST SP 800-38D allows a key 2**32 random nonces.
+DERIVED_KEYS = 256  # A reader keeps this many keys.
 ValueT = TypeVar("ValueT", bytes, str)
 
 

@@ -24,11 +24,11 @@ from pagantic_common.codec.fields import encode_optional
 from pagantic_common.codec.messages import message_to_proto
 from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
 from pagantic_common.domain.messages import Message
+from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     IS_LIVE,
-    ROW_BYTES,
     add_bytes,
     content_bytes,
     get_record,

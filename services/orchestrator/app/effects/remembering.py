@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 MAX_COUNTED_BYTES = 1024 * 1024  # newest bytes that are counted; they are sent twice, and a message may have 4 MiB
 MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads only the newest part of a conversation
-MAX_RECALLED_MESSAGES = 8192  # bounds the lists of the messages, which a message to another service counts
+MAX_RECALLED_MESSAGES = 8192  # Other services limit the messages of a request.
 BYTES_PER_TOKEN = 16  # upper bound for almost any text, so text with more bytes per token of the limit cannot fit
 UNKNOWN_WINDOW = 2048
 # Maximum number of tokens for a summary's heading, its fence and the template around it.

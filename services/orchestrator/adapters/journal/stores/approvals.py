@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Select, and_, or_, select, update
 
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.hub import topic_of
 from services.orchestrator.adapters.journal.rows import (
-    ROW_BYTES,
     add_bytes,
     get_record,
     hold,

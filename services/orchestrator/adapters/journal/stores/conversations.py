@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Row, Select, and_, delete, func, or_, select
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.messages import Message
+from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.rows import (
-    ROW_BYTES,
     add_bytes,
     content_bytes,
     hold,
