@@ -125,6 +125,9 @@ def mortal(tmp_path_factory):
     running.run(sys.executable, "-m", "deploy.local", "down")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def processes(mortal):
-    return Processes(mortal)
+    """The processes of the mortal system, which all run: a test that failed may have left one dead."""
+    running = Processes(mortal)
+    running.wait_until_whole()
+    return running
