@@ -202,6 +202,7 @@ def test_a_plan_whose_retries_last_until_inference_is_back_completes(stub, proce
     assert told.response.content == tell.output.content
 
 
+@pytest.mark.whole
 def test_retries_of_what_is_lost_end_at_the_deadline(stub, processes):
     work = plan(FIND, TELL, max_tokens=LONG, timeout_s=4)
     work.retry.max_retries = 10

@@ -11,7 +11,9 @@ from xdist.scheduler import LoadFileScheduling
 ROOT = Path(__file__).parents[2]
 # Two workers share the files of the system, so that the last unit of a run is no longer than its other units.
 UNITS_OF_SYSTEM = 2
-FIXTURE_OF = r"^(?:@pytest\.fixture.*\ndef \w+|def test_\w+)\(.*\b(?:{})\b"
+FIXTURE_OF = (
+    r"^(?:@pytest\.fixture.*\n(?:async )?def \w+|(?:async )?def test_\w+)\(.*\b(?:{0})\b|getfixturevalue\(\"(?:{0})\""
+)
 USES_KEYED = re.compile(FIXTURE_OF.format("keyed"), re.MULTILINE)
 USES_MORTAL = re.compile(FIXTURE_OF.format("mortal|processes"), re.MULTILINE)
 USES_SYSTEM = re.compile(FIXTURE_OF.format("system|channel"), re.MULTILINE)

@@ -82,7 +82,7 @@ def drawn(draw, path):
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_has_the_text_usage_and_reason_of_the_whole_answer(server, path):
     draw, repaired = random.Random(path), 0  # noqa: S311 - no secret
-    for _ in range(examples(200, 10)):
+    for _ in range(examples(200, 5)):
         outputs, fields = drawn(draw, path)
         whole, streamed, response = await both(server, path, outputs, **fields)
         if "repaired after it was sent" in response.text:
@@ -92,7 +92,7 @@ async def test_a_stream_has_the_text_usage_and_reason_of_the_whole_answer(server
             assert (streamed.error, outputs[-1].content) == (whole.error, "invalid")
         else:
             assert streamed == whole, (outputs, fields)
-    assert repaired < examples(200, 10) / 3
+    assert repaired < examples(200, 5) / 3
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -169,7 +169,7 @@ MODELS = {
 @pytest.mark.parametrize("path", PATHS)
 async def test_every_event_has_the_shape_that_clients_know(server, path):
     draw = random.Random(path)  # noqa: S311 - no secret
-    for _ in range(examples(40, 10)):
+    for _ in range(examples(40, 5)):
         outputs, fields = drawn(draw, path)
         server.inference.outputs = outputs
         response = await server.http.post(path, json=body_of(path, stream=True, **fields))
