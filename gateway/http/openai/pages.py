@@ -11,6 +11,8 @@ from gateway.http.operations import Parameter
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_PAGE = 100
+# A page ends behind the object with which it has more bytes, because a page of large objects would fill the memory.
+MAX_PAGE_BYTES = 2 * 1024 * 1024
 _PAGE = 20
 
 

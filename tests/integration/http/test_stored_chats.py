@@ -61,6 +61,15 @@ async def test_stored_chats_are_listed_by_model_and_metadata_oldest_first(served
         assert [one.id for one in (await chats.list(metadata={"n": "a"})).data] == ids[:2]
 
 
+async def test_a_page_of_large_chats_ends_before_it_fills_the_memory(served):
+    services = scripted_services(ScriptedInference(*[answer("x" * 600_000)] * 12))
+    async with served(services) as server, client_of(server) as client:
+        ids = [(await made_by(client)).id for _ in range(12)]
+        page = await client.chat.completions.list(limit=100)
+        assert ([one.id for one in page.data], page.has_more) == (ids[:8], True)
+        assert [one.id async for one in page] == ids
+
+
 async def test_the_metadata_of_a_stored_chat_is_replaced(served):
     async with served() as server, client_of(server) as client:
         made = await made_by(client, metadata={"a": "b"})

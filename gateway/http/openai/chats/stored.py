@@ -15,14 +15,15 @@ from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject,
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
-from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
+from gateway.http.openai.pages import MAX_PAGE_BYTES, Deleted, ListPage, deleted, page_of, page_parameters
 from gateway.http.operations import OPENAI, Operation, Parameter
-from gateway.http.streams.running import Answer, run_all
+from gateway.http.streams.running import RUN_AT_ONCE, Answer, run_all
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound
 from pagantic_common.domain.images import image_of
+from pagantic_common.domain.text.json_text import dump_json
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
@@ -114,8 +115,18 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     if after := page_query.get("after"):
         page_query["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
     page = page_of(ids, page_query, order="asc")
-    chats = await run_all([_found_or_gone(client, entry["id"]) for entry in page["data"]])
-    return JSONResponse(page | {"data": [entry for entry in chats if entry is not None]})
+    wanted: list[str] = [entry["id"] for entry in page["data"]]
+    chats: list[ChatCompletion] = []
+    size_bytes = number = 0
+    while number < len(wanted) and size_bytes <= MAX_PAGE_BYTES:
+        batch = wanted[number : number + RUN_AT_ONCE]
+        read = await run_all([_found_or_gone(client, completion_id) for completion_id in batch])
+        chats += [chat for chat in read if chat is not None]
+        size_bytes = len(dump_json(chats))
+        number += len(batch)
+    if number < len(wanted):
+        page |= {"last_id": wanted[number - 1], "has_more": True}
+    return JSONResponse(page | {"data": chats})
 
 
 def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:

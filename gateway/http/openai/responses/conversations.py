@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.kept import notes_of
-from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, read_page_query
+from gateway.http.openai.pages import MAX_PAGE_BYTES, Deleted, deleted, list_of, page_parameters, read_page_query
 from gateway.http.openai.responses.forms import ConversationForm, ConversationUpdateForm, ItemsForm
 from gateway.http.openai.responses.items import Item, items_of_messages, without_item
 from gateway.http.openai.responses.references import (
@@ -111,14 +111,15 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         position = (await find_item(client, session.session_id, page.after))[0]
         start, end = (position, end) if page.is_ascending else (0, position + 1)
     items: list[Item] = []
-    is_behind = not page.after
-    async for item in walk_items(client, session.session_id, start, end, is_ascending=page.is_ascending):
+    size_bytes, has_more, is_behind = 0, False, not page.after
+    async for item, message_bytes in walk_items(client, session.session_id, start, end, is_ascending=page.is_ascending):
+        if has_more := len(items) == page.size or size_bytes > MAX_PAGE_BYTES:
+            break
         if is_behind:
             items.append(item)
+            size_bytes += message_bytes
         is_behind = is_behind or item["id"] == page.after
-        if len(items) > page.size:
-            break
-    return JSONResponse(list_of(items[: page.size], has_more=len(items) > page.size))
+    return JSONResponse(list_of(items, has_more=has_more))
 
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:

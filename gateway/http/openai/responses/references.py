@@ -17,6 +17,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.text.json_text import dump_json
 
 MAX_SOURCES = 256  # responses and messages of conversations that are read for the references of a request
 _REFERENCE = "item_reference"
@@ -67,16 +68,28 @@ async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> 
 
 async def walk_items(
     client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
-) -> AsyncIterator[Item]:
-    """Yield the items of a conversation's messages from `start` to before `end`, or in the opposite order."""
+) -> AsyncIterator[tuple[Item, int]]:
+    """Yield the items of a conversation's messages from `start` to before `end`, or in the opposite order.
+
+    With each item comes the size of its message in bytes. No more than a page of the orchestrator is held at a time.
+    """
+    window = _WINDOW
     while start < end:
-        first, last = max(start, end - _WINDOW), end
+        first, last = max(start, end - window), end
         if is_ascending:
-            first, last = start, min(start + _WINDOW, end)
-        items = items_of_messages(await read_messages(client, conversation_id, first, last), conversation_id, first)
-        for item in items if is_ascending else reversed(items):
-            yield item
-        start, end = (last, end) if is_ascending else (start, first)
+            first, last = start, min(start + window, end)
+        page = await find_conversation(client, conversation_id, max_messages=last - first, before=last)
+        if page.first_position + len(page.messages) < last:  # The conversation ends before `last`.
+            return
+        if is_ascending and page.first_position > first:  # The first messages do not fit into the page: read fewer.
+            window = max(1, window // 2)
+            continue
+        numbered = list(enumerate(page.messages, start=page.first_position))
+        for position, message in numbered if is_ascending else reversed(numbered):
+            items = items_of_messages([message], conversation_id, position)
+            for item in items if is_ascending else reversed(items):
+                yield item, message.ByteSize()
+        start, end = (last, end) if is_ascending else (start, page.first_position)
 
 
 async def read_messages(
@@ -141,11 +154,13 @@ def _earlier_calls(items: Sequence[ItemForm]) -> set[str | None]:
 async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], place: str) -> list[ItemForm]:
     """Return items with the stored items in place of references to them.
 
-    Raises InvalidRequest for a reference to an unknown item, and for references to too many responses and messages.
+    Raises InvalidRequest for a reference to an unknown item, and for references to too many responses and messages, or
+    to items that have more bytes than the orchestrator takes. An item counts as often as it is named.
     """
     ids = dict.fromkeys(item.id or "" for item in items if item.type == _REFERENCE)
     stored = await _find_stored(client, ids, place)
     resolved: list[ItemForm] = []
+    size_bytes = 0
     for index, item in enumerate(items):
         if item.type != _REFERENCE:
             resolved.append(item)
@@ -155,13 +170,26 @@ async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], pla
             raise InvalidRequest(
                 f"{place}[{index}].id is {item_id[:128]!r}: no stored item has this id, so send the item"
             )
-        resolved.append(ItemForm.model_validate(stored[item_id]))
+        stored_item, item_bytes = stored[item_id]
+        size_bytes = _checked_size(size_bytes + item_bytes, place)
+        resolved.append(ItemForm.model_validate(stored_item))
     return resolved
 
 
-async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) -> dict[str, Item]:
-    """Return the stored items that have one of these ids, by id. A response that has several of them is read once."""
-    stored: dict[str, Item] = {}
+def _checked_size(size_bytes: int, place: str) -> int:
+    """Return a size of stored items. Raises InvalidRequest if it is too large."""
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise InvalidRequest(f"{place} refers to items of more than {MAX_MESSAGE_BYTES} bytes: refer to fewer")
+    return size_bytes
+
+
+async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) -> dict[str, tuple[Item, int]]:
+    """Return the stored items that have one of these ids, with their sizes in bytes, by id.
+
+    A response that has several of the items is read once.
+    """
+    stored: dict[str, tuple[Item, int]] = {}
+    size_bytes = 0
     sources: set[tuple[str, int | None]] = set()  # those that were read
     for item_id in ids:
         for source in _sources_of(item_id):
@@ -173,7 +201,10 @@ async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) ->
                     f"{place} refers to items of more than {MAX_SOURCES} responses and messages: send "
                     "previous_response_id, or the items themselves"
                 )
-            stored |= {item["id"]: item for item in await _items_of(client, *source) if item["id"] in ids}
+            for item in await _items_of(client, *source):
+                if item["id"] in ids:
+                    stored[item["id"]] = item, len(dump_json(item).encode(errors="replace"))
+                    size_bytes = _checked_size(size_bytes + stored[item["id"]][1], place)
     return stored
 
 
