@@ -424,6 +424,10 @@ async def test_a_page_of_large_items_ends_before_it_fills_the_memory(served):
             assert page["data"][0]["id"].startswith(first)
             assert (page["has_more"], page["last_id"]) == (True, page["data"][-1]["id"])
             assert len(answer.content) < 4_000_000
+        async with client_of(server) as client:
+            ids = [item.id async for item in client.conversations.items.list("s", limit=100, order="asc")]
+            assert [name.rsplit("_", 1)[0] for name in ids[1::2]] == [f"fc_s_{number}" for number in range(12)]
+            assert ids[::2] == [f"msg_s_{number}" for number in range(12)]
 
 
 async def test_references_to_very_many_bytes_are_refused(served):

@@ -66,8 +66,20 @@ async def test_a_page_of_large_chats_ends_before_it_fills_the_memory(served):
     async with served(services) as server, client_of(server) as client:
         ids = [(await made_by(client)).id for _ in range(12)]
         page = await client.chat.completions.list(limit=100)
-        assert ([one.id for one in page.data], page.has_more) == (ids[:8], True)
+        assert ([one.id for one in page.data], page.has_more) == (ids[:4], True)
         assert [one.id async for one in page] == ids
+
+
+async def test_a_page_ends_with_a_chat_that_it_has(served):
+    async with served() as server, client_of(server) as client:
+        incomplete = {"model": "", "created": 1, "metadata": {}, "n": 2}
+        chats = []
+        for _ in range(2):
+            chats.append(await made_by(client))
+            await poisoned(server, "chat.completion", incomplete)
+        pages = [page async for page in (await client.chat.completions.list(limit=1)).iter_pages()]
+        assert [(page.data[0].id, page.has_more) for page in pages] == [(chats[0].id, True), (chats[1].id, False)]
+        assert [page.to_dict()["last_id"] for page in pages] == [chats[0].id, chats[1].id]
 
 
 async def test_the_metadata_of_a_stored_chat_is_replaced(served):

@@ -118,6 +118,16 @@ def test_a_tenant_without_a_limit_leaves_room_for_others():
         registry.check_room(Account("delta"))
 
 
+def test_a_tenant_alone_may_send_more_bytes_than_its_share_and_then_only_work_without_bytes():
+    registry = Registry(max_running=100, max_bytes=900, has_tenants=True)
+    registry.add(Run("large", 850, tenant="acme"))
+    with registry.counted(Account("acme"), 0):
+        registry.add(Run("resumed", tenant="acme"))
+    with pytest.raises(Overloaded, match="which is its share"):
+        registry.check_bytes(Account("acme"), 1)
+    registry.add(Run("other", 50, tenant="beta"))
+
+
 def test_a_subject_has_a_limit_within_its_tenants():
     registry = Registry(max_running=100, max_bytes=1000, max_of_tenant=3, max_of_subject=1)
     mine = Run("r1", tenant="acme", subject="ci")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 
 from pydantic import BaseModel, Field
@@ -15,7 +16,16 @@ from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject,
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
-from gateway.http.openai.pages import MAX_PAGE_BYTES, Deleted, ListPage, deleted, page_of, page_parameters
+from gateway.http.openai.pages import (
+    Deleted,
+    ListPage,
+    deleted,
+    objects_behind,
+    page_of,
+    page_parameters,
+    page_within,
+    read_page_query,
+)
 from gateway.http.operations import OPENAI, Operation, Parameter
 from gateway.http.streams.running import RUN_AT_ONCE, Answer, run_all
 from pagantic.common.v1 import message_pb2
@@ -109,24 +119,25 @@ def stored_chat_operations() -> list[Operation]:
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List stored chats."""
     query = request.query_params
+    page = read_page_query(query, order="asc")
+    if page.after:
+        page = replace(page, after=ID_PREFIX + page.after.removeprefix(ID_PREFIX))
     kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
-    ids = [{"id": ID_PREFIX + entry.request_id} for entry in reversed(kept) if _is_wanted(entry, query)]
-    page_query = dict(query)
-    if after := page_query.get("after"):
-        page_query["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
-    page = page_of(ids, page_query, order="asc")
-    wanted: list[str] = [entry["id"] for entry in page["data"]]
-    chats: list[ChatCompletion] = []
-    size_bytes = number = 0
-    while number < len(wanted) and size_bytes <= MAX_PAGE_BYTES:
-        batch = wanted[number : number + RUN_AT_ONCE]
-        read = await run_all([_found_or_gone(client, completion_id) for completion_id in batch])
-        chats += [chat for chat in read if chat is not None]
-        size_bytes = len(dump_json(chats))
-        number += len(batch)
-    if number < len(wanted):
-        page |= {"last_id": wanted[number - 1], "has_more": True}
-    return JSONResponse(page | {"data": chats})
+    names = [{"id": ID_PREFIX + entry.request_id} for entry in reversed(kept) if _is_wanted(entry, query)]
+    ids = [name["id"] for name in objects_behind(names, page)]
+    return JSONResponse(await page_within(_walk_chats(client, ids, page.size + 1), page.size))
+
+
+async def _walk_chats(
+    client: AsyncClient, ids: Sequence[str], wanted: int
+) -> AsyncIterator[tuple[ChatCompletion, int]]:
+    """Yield the chats with these ids that are not gone, each with its size. Chats are read several at a time."""
+    at_once = min(wanted, RUN_AT_ONCE)
+    for start in range(0, len(ids), at_once):
+        batch = ids[start : start + at_once]
+        for chat in await run_all([_found_or_gone(client, completion_id) for completion_id in batch]):
+            if chat is not None:
+                yield chat, len(dump_json(chat).encode(errors="replace"))
 
 
 def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:

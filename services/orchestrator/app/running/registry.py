@@ -127,7 +127,7 @@ class Registry:
 
     def _is_beyond_share(self, held: int, amount: int, free: int) -> bool:
         """Return whether a tenant that holds something would have more than its share with a further amount."""
-        return self._has_tenants and held > 0 and held + amount > TENANT_WEIGHT * free
+        return self._has_tenants and held > 0 and amount > 0 and held + amount > TENANT_WEIGHT * free
 
     async def get(self, key: ExecutionKey) -> Execution | None:
         """Return the execution of a key once it is admitted, or None if there is no execution."""
