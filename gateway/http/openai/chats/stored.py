@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject, call_of, completion_of, is_unfinished
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
@@ -167,7 +167,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Change the metadata of a stored chat."""
-    form = read_form(read_object(body), MetadataForm)
+    form = await apart(body, read_form, read_object(body), MetadataForm)
     execution = await _find(client, request.path_params["completion_id"])
     echo = echo_of(execution, ChatEcho).model_dump() | {"metadata": form.metadata or {}}
     changed = await client.update_execution(execution.request_id, echo_metadata(echo))
