@@ -127,9 +127,7 @@ class SqlConversations(JournalAccess, Conversations):
     ) -> SessionRecord:
         self._writes.touch(db, key, now_s)  # holds off other changes of the conversation
         table = tables.session_state
-        earlier = _state_of(db, key)
-        state = {name: value for name, value in earlier.items() if name not in removed} | dict(values)
-        _check_state(key.session_id, state)
+        earlier_bytes = content_bytes(db, table, of_session(table, key))
         if removed:
             db.execute(delete(table).where(of_session(table, key), table.c.key.in_(removed)))
         if values:
@@ -142,8 +140,11 @@ class SqlConversations(JournalAccess, Conversations):
                 for name, value in values.items()
             ]
             db.execute(statement, rows)
-        add_bytes(db, _sessions, of_session(_sessions, key), _bytes_of(state) - _bytes_of(earlier))
-        return _session(db, key, 0, 0, 0, state=state)
+        state = _state_of(db, key)
+        _check_state(key.session_id, state)
+        state_bytes = sum(ROW_BYTES + len(value.encode()) for value in state.values())
+        add_bytes(db, _sessions, of_session(_sessions, key), state_bytes - earlier_bytes)
+        return _session(db, key, 0, 0, 0)
 
     def _put_summary(self, db: Connection, key: SessionKey, summary: Summary) -> None:
         if not hold(db, _sessions, of_session(_sessions, key)):
@@ -168,18 +169,10 @@ def _history(db: Connection, key: SessionKey, limit: int, max_bytes: int) -> tup
     return stored[-1].position, tuple(stored_message(db, key, row.position, row.message) for row in reversed(stored))
 
 
-def _session(
-    db: Connection,
-    key: SessionKey,
-    limit: int,
-    before: int,
-    max_bytes: int,
-    *,
-    state: Mapping[str, str] | None = None,
-) -> SessionRecord:
+def _session(db: Connection, key: SessionKey, limit: int, before: int, max_bytes: int) -> SessionRecord:
     """Return a conversation with its newest messages before a position, within the limits.
 
-    A limit of 0 selects no messages. The values are read unless they are given.
+    A limit of 0 selects no messages.
     """
     row = db.execute(select(_sessions).where(of_session(_sessions, key))).first()
     if row is None:
@@ -197,7 +190,7 @@ def _session(
         count,
         moment_of(row.created_at),
         moment_of(row.updated_at),
-        _state_of(db, key) if state is None else state,
+        _state_of(db, key),
         first_position=end - len(stored),
     )
 
@@ -206,11 +199,6 @@ def _state_of(db: Connection, key: SessionKey) -> dict[str, str]:
     table = tables.session_state
     values = db.execute(select(table.c.key, table.c.value_json).where(of_session(table, key)))
     return {row.key: opened(db, table.c.value_json, row.value_json, *key, row.key) for row in values}
-
-
-def _bytes_of(state: Mapping[str, str]) -> int:
-    """Return the bytes that values count in the size of a session."""
-    return sum(ROW_BYTES + len(value.encode()) for value in state.values())
 
 
 def _page(db: Connection, found: Select[Any], limit: int, state_key: str) -> Page[SessionRecord]:
