@@ -15,12 +15,10 @@ from pathlib import Path
 from pydantic_settings import BaseSettings
 
 from pagantic_common.domain.addresses import address_of, bare_host, caller_address
-from pagantic_common.domain.defaults import HOST, HTTP_PORT, PORTS
-from pagantic_common.settings import Auth
+from pagantic_common.domain.defaults import HOST, HTTP_PORT, IDENTITY_VARIABLES, PORTS, has_own_identity
 from pagantic_common.storage.settings_file import origin_of
 
 MAX_PORT = 65535
-IDENTITY_VARIABLES = ("PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE", "PAGANTIC_VERIFYING_KEYS_FILE")
 BACKGROUND_VARIABLE = "PAGANTIC_CONTEXT_SIGNING_KEY_FILE"  # The two services may share the key on a single machine.
 GATEWAY = "http"
 GATEWAY_VARIABLE = "PAGANTIC_SERVE_HTTP"
@@ -143,9 +141,8 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
 
 
 def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the key variables of tenant tokens, or no variables if callers need no key or any of them is set."""
-    auth = given.get("PAGANTIC_ORCHESTRATOR_AUTH") or given.get("PAGANTIC_AUTH")
-    if auth != Auth.KEYS or any(name in given for name in IDENTITY_VARIABLES):
+    """Return the key variables of tenant tokens, or no variables if the services do not use keys of their own."""
+    if not has_own_identity(given):
         return {}
     from pagantic_common.rpc.access.tenant_tokens import write_key_pair  # noqa: PLC0415 - slow, and for API keys alone
 

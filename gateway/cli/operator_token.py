@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pagantic_common.client.credentials import PLAINTEXT
-from pagantic_common.domain.defaults import path_of, state_folder
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.client.credentials import check_privacy
+from pagantic_common.domain.defaults import SIGNING_KEY, has_own_identity, path_of, state_folder
 
 if TYPE_CHECKING:
     from pagantic_common.rpc.access.tls.calling import Target
-
-SIGNING_KEY = "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE"
-_AUTH = ("PAGANTIC_ORCHESTRATOR_AUTH", "PAGANTIC_AUTH")
 
 
 def operator_credentials(area: str, target: Target, environment: Mapping[str, str] = os.environ) -> str:
@@ -27,22 +23,18 @@ def operator_credentials(area: str, target: Target, environment: Mapping[str, st
     path = find_signing_key(environment)
     if path is None:
         return ""
-    if not target.is_private and environment.get(PLAINTEXT) != "1":
-        raise InvalidRequest(
-            f"a token would be sent to {target.address} in plain text: call https://{target.address}, or set "
-            f"{PLAINTEXT}=1 where a proxy or a mesh encrypts the connection"
-        )
+    check_privacy(target, "a token", environment)
     return sign(area, path)
 
 
 def find_signing_key(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the orchestrator's signing key if this user can read it.
 
-    It is the file of the setting, or the file that `pagantic up` makes in the state folder if callers need API keys.
+    It is the file of the setting, or the file that `pagantic up` makes in the state folder.
     """
     if named := environment.get(SIGNING_KEY):
         path = path_of(SIGNING_KEY, named)
-    elif next((given for name in _AUTH if (given := environment.get(name))), "") == "keys":
+    elif has_own_identity(environment):
         path = state_folder(environment) / "identity" / "signing.pem"
     else:
         return None

@@ -11,6 +11,7 @@ from mcp.server.context import ServerRequestContext
 from gateway.mcp.mapping.progress import Report
 from gateway.mcp.visits import visit_of
 from gateway.web.callers import Callers, owner_of
+from gateway.web.refusal import RETRY_AFTER_S
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.calls.shares import Shares
@@ -18,7 +19,6 @@ from pagantic_common.domain.errors import Cancelled, Overloaded, Unavailable
 from pagantic_common.settings import Auth
 
 Context = ServerRequestContext[Any, Any]
-RETRY_AFTER_S = 1.0
 
 
 class Progress(Protocol):

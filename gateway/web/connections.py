@@ -1,6 +1,6 @@
 """Bounds the connections of a server: their number, their number from one peer, and the time of silent ones.
 
-uvicorn limits the time of a connection only between two requests. Three more limits hold here:
+uvicorn limits the time of a connection only between two requests, to IDLE_S. Three more limits hold here:
 
 1. The head of a request arrives within the time for reading, counted from the opening of the connection or from the
    first byte of a later head.
@@ -24,6 +24,10 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 WRITE_S = 30.0
+# Proxies and clients with pools close idle connections after at most 60 to 90 s. If the server closed them earlier, it
+# could do so while the next request is on its way, and that request would fail.
+IDLE_S = 100.0
+MIN_IDLE_S = 5.0  # Connections that are idle for longer give up their places if there are too few.
 # A small buffer of the kernel shows soon that a slow client reads, and takes little memory for clients that do not.
 SEND_BUFFER_BYTES = 128 * 1024
 
@@ -32,7 +36,8 @@ class Connections:
     """The open connections of a server, of which each peer has its share. Local callers are one peer without a share.
 
     A connection beyond the share takes the place of a connection without a request: of the same peer, or for the first
-    connection of a peer, of the peer with the most connections that has one.
+    connection of a peer, of the peer with the most connections that has one. If there is none, all connections give up
+    their places that are idle between two requests for longer than MIN_IDLE_S.
     """
 
     def __init__(self, settings: DoorSettings) -> None:
@@ -45,7 +50,9 @@ class Connections:
         """Count a new connection; return whether it has a place."""
         peer = self._peer_of(connection)
         if not self._shares.begin(peer) and not self._replace_silent(peer):
-            return False
+            self._close_idle()
+            if not self._shares.begin(peer):
+                return False
         self._open.setdefault(peer, {})[connection] = None
         return True
 
@@ -62,6 +69,12 @@ class Connections:
                     self._shares.begin(peer)
                 return True
         return False
+
+    def _close_idle(self) -> None:
+        for connection in [connection for peers in self._open.values() for connection in peers]:
+            if connection.idle_s > MIN_IDLE_S:
+                self.remove(connection)
+                connection.transport.close()
 
     def remove(self, connection: BoundedProtocol) -> None:
         """Stop counting a connection, which may not be counted any longer."""
@@ -100,6 +113,13 @@ class BoundedProtocol(H11Protocol):
     def has_request(self) -> bool:
         """Whether a request of this connection has no whole answer yet."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def idle_s(self) -> float:
+        """The time since the last answer in seconds, or 0 if a further request has begun or none has ended."""
+        if self.has_request or self.timeout_keep_alive_task is None:
+            return 0.0
+        return self.loop.time() - self.timeout_keep_alive_task.when() + self.timeout_keep_alive
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Close the connection if there is no place for it, or else begin to wait for a head."""

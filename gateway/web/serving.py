@@ -16,7 +16,7 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.web.connections import BoundedProtocol, Connections
+from gateway.web.connections import IDLE_S, BoundedProtocol, Connections
 from gateway.web.probes import answering_probes
 from gateway.web.settings import DoorSettings
 from pagantic_common.domain.addresses import address_of
@@ -82,6 +82,7 @@ def http_server(app: ASGIApp, settings: DoorSettings) -> uvicorn.Server:
         server_header=False,
         headers=[("x-content-type-options", "nosniff")],
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_keep_alive=round(IDLE_S),
         timeout_graceful_shutdown=round(settings.drain_s),
     )
     return uvicorn.Server(config)

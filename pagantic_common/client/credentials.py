@@ -30,12 +30,17 @@ def credentials_for(target: Target, api_key: str | None, environment: Mapping[st
         return ""
     if not key.isascii() or not key.isprintable() or len(key) > MAX_CHARS:
         raise InvalidRequest("the API key is not one line of printable ASCII")
+    check_privacy(target, "the API key", environment)
+    return f"Bearer {key}"
+
+
+def check_privacy(target: Target, secret: str, environment: Mapping[str, str]) -> None:
+    """Raise InvalidRequest, which names the secret, if it would leave this machine in plain text."""
     if not target.is_private and environment.get(PLAINTEXT) != "1":
         raise InvalidRequest(
-            f"the API key would be sent to {target.address} in plain text: call https://{target.address}, or set "
+            f"{secret} would be sent to {target.address} in plain text: call https://{target.address}, or set "
             f"{PLAINTEXT}=1 where a proxy or a mesh encrypts the connection"
         )
-    return f"Bearer {key}"
 
 
 def _read_file(path: str | None) -> str:

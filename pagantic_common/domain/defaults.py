@@ -25,6 +25,8 @@ REQUEST_TIMEOUT_S: Final = 120.0
 MAX_VERDICT_TOKENS: Final = 704
 EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the inference service's alias for its default embedding model
 PRIVATE_UMASK: Final = 0o077  # only the user may read files with callers' content
+SIGNING_KEY: Final = "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE"
+IDENTITY_VARIABLES: Final = (SIGNING_KEY, "PAGANTIC_VERIFYING_KEYS_FILE")
 
 
 def local_address(area: str) -> str:
@@ -54,6 +56,15 @@ def path_of(variable: str, given: str) -> Path:
         return expand_home(given).absolute()
     except ValueError as error:
         raise InvalidRequest(f"{variable} is {given!r}: {error}") from None
+
+
+def has_own_identity(environment: Mapping[str, str]) -> bool:
+    """Return whether `pagantic up` makes the key pair of tenant tokens.
+
+    It does if callers need API keys and no variable names a file of a pair.
+    """
+    auth = environment.get("PAGANTIC_ORCHESTRATOR_AUTH") or environment.get("PAGANTIC_AUTH")
+    return auth == "keys" and not any(environment.get(name) for name in IDENTITY_VARIABLES)
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:

@@ -33,6 +33,12 @@ class InvalidArguments(Exception):
         super().__init__("; ".join(violation.problem for violation in violations))
         self.violations = violations
 
+    @property
+    def details(self) -> dict[str, Any]:
+        """The violations as the details of an error."""
+        violations = [{"argument": violation.argument, "problem": violation.problem} for violation in self.violations]
+        return {"violations": violations}
+
 
 class ArgumentChecker:
     """Checks the arguments of a tool. Raises InvalidRequest if the schema is not valid.

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pagantic_common.domain.calls.principal import Principal, PrincipalKind
-from pagantic_common.domain.calls.shares import Shares
+from pagantic_common.domain.calls.shares import TENANT_WEIGHT, Shares
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 
 BUSY_RETRY_AFTER_S = 1.0
 MAX_SIDE_STREAMS_PER_CONNECTION = 4
 MAX_SIDE_STREAMS_PER_HOST = 256
-# A tenant alone gets two thirds of the calls, and a caller alone a half, so that each leaves room for others.
-TENANT_WEIGHT = 2.0
-CALLER_WEIGHT = 1.0
+CALLER_WEIGHT = 1.0  # A caller that is alone gets a half.
 
 
 class CallLimits:

@@ -12,7 +12,7 @@ import grpc
 
 from pagantic_common.rpc.access.registration import Registration
 from pagantic_common.rpc.process.program import run_service
-from pagantic_common.settings import load_settings
+from pagantic_common.settings import Auth, load_settings
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import (
@@ -193,6 +193,7 @@ def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomS
         max_running_of_subject=settings.max_running_of_subject,
         max_running_bytes=settings.max_running_bytes,
         max_running_bytes_of_tenant=settings.max_running_bytes_of_tenant,
+        has_tenants=settings.auth is Auth.KEYS,
         max_request_bytes=settings.max_request_bytes,
         max_response_bytes=settings.max_response_bytes,
         max_execution_s=settings.max_execution_s,

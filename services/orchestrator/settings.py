@@ -216,10 +216,15 @@ class OrchestratorSettings(CallerSettings):
         64 * 1024 * 1024, ge=1, description="bytes of one conversation; a turn or message more is RESOURCE_EXHAUSTED"
     )
     max_running_of_tenant: int = Field(
-        0, ge=0, description="executions of one tenant that may run at once; 0 is as many as of all"
+        0,
+        ge=0,
+        description="executions of one tenant that may run at once; 0 is, with AUTH=keys, twice as many as are left "
+        "free",
     )
     max_running_bytes_of_tenant: int = Field(
-        0, ge=0, description="of MAX_RUNNING_BYTES, those of one tenant; 0 is as many as of all"
+        0,
+        ge=0,
+        description="of MAX_RUNNING_BYTES, those of one tenant; 0 is, with AUTH=keys, twice as many as are left free",
     )
     max_running_of_subject: int = Field(
         0, ge=0, description="executions of each named caller within a tenant that may run at once; 0 is any number"

@@ -317,6 +317,8 @@ async def test_of_a_long_conversation_the_newest_messages_are_read_with_their_po
     assert await journal.history(session("s"), 250) == (4, large[4:])
     assert await journal.history(session("s"), 1) == (5, large[5:])
     assert await journal.history(session("s"), 10_000) == (0, large)
+    assert await journal.history(session("s"), 10_000, limit=5) == (1, large[1:])
+    assert await journal.history(session("s"), 250, limit=5) == (4, large[4:])
 
 
 @pytest.mark.sql_only

@@ -20,9 +20,9 @@ def kept(**metadata):
     return KeptRequest(b"a request", metadata)
 
 
-async def listed(journal, metadata, limit=50, after="", tenant=DEFAULT_TENANT):
+async def listed(journal, metadata, limit=50, after="", tenant=DEFAULT_TENANT, **bounds):
     return await journal.list_executions(
-        tenant=tenant, limit=limit, after=after, session_id="", state=None, metadata=metadata
+        tenant=tenant, limit=limit, after=after, session_id="", state=None, metadata=metadata, **bounds
     )
 
 
@@ -85,14 +85,11 @@ async def test_a_page_of_much_metadata_fits_a_message(journal):
         page = await listed(journal, {"kind": "k"}, after=token)
         pages, token = [*pages, [one.request_id for one in page.items]], page.next_token
     assert pages == [["r3", "r2", "r1"]]
-    kept_requests = "services.orchestrator.adapters.journal.stores.kept_requests.PAGE_BYTES"
-    for most_bytes, sizes in ((90_000, [2, 1]), (1, [1, 1, 1])):
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(kept_requests, most_bytes)
-            found, token = [], ""
-            while not found or token:
-                page = await listed(journal, {"kind": "k"}, after=token)
-                found, token = [*found, len(page.items)], page.next_token
+    for max_bytes, sizes in ((90_000, [2, 1]), (1, [1, 1, 1])):
+        found, token = [], ""
+        while not found or token:
+            page = await listed(journal, {"kind": "k"}, after=token, max_bytes=max_bytes)
+            found, token = [*found, len(page.items)], page.next_token
         assert [size for size in found if size] == sizes
 
 

@@ -27,10 +27,10 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.models.resolving import NO_MODEL, model_file
 from pagantic_common.rpc.access.tls.calling import find_target
+from pagantic_common.rpc.call import outgoing_metadata
 from pagantic_common.rpc.probe import ask_health
 from pagantic_common.storage.installed import has_services, reaching_step
 from pagantic_common.storage.settings_file import SettingsFileError
-from pagantic_common.telemetry.names import AUTHORIZATION_KEY
 
 HTTP = "http"
 MIN_PYTHON = (3, 11)
@@ -93,7 +93,11 @@ def _checks() -> Iterator[Check]:
         return
     yield check_engine()
     areas = read_status()
-    engine = _find_engine(areas)
+    engine = None
+    try:
+        engine = _find_engine(areas)
+    except InvalidRequest as error:
+        yield Check("engine tuning", str(error), "correct the variable that is named")
     if engine is None:
         yield check_model()
     else:
@@ -218,18 +222,18 @@ def _check_http(area: dict[str, Any]) -> Check:
 
 
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
-    """Return the engine's description, or None if the service does not respond.
+    """Return the engine's description, or None if the service does not describe it.
 
-    The check of the service reports that it does not respond.
+    The check of the service reports a service that does not respond. Raises InvalidRequest if a variable is wrong, such
+    as that of the signing key.
     """
     target, request = find_target(address, os.environ), inference_service_pb2.DescribeEngineRequest()
+    metadata = outgoing_metadata(operator_credentials("inference", target))
     with target.open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         try:
-            credentials = operator_credentials("inference", target)
-            metadata = ((AUTHORIZATION_KEY, credentials),) if credentials else ()
             return stub.DescribeEngine(request, timeout=CONNECT_TIMEOUT_S, metadata=metadata)
-        except (grpc.RpcError, InvalidRequest):
+        except grpc.RpcError:
             return None
 
 

@@ -11,7 +11,7 @@ import typer
 
 from gateway.cli import options
 from gateway.cli.completion import words
-from gateway.cli.operator_token import SIGNING_KEY, find_signing_key, sign
+from gateway.cli.operator_token import find_signing_key, sign
 from gateway.cli.output import UsageError, note, print_json, reporting_errors, say, show
 from gateway.cli.tree import PlainCommand
 from pagantic.orchestrator.v1 import key_pb2, orchestrator_service_pb2
@@ -19,7 +19,7 @@ from pagantic_common.client import Client
 from pagantic_common.client.tables import cell, list_table
 from pagantic_common.codec.fields import name_of
 from pagantic_common.domain.calls.api_keys import make_key
-from pagantic_common.domain.defaults import PORTS
+from pagantic_common.domain.defaults import PORTS, SIGNING_KEY
 
 _LIFETIME = re.compile(r"(\d{1,4})([dhm])")
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60}

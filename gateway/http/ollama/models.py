@@ -9,7 +9,7 @@ from typing import Any, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.ollama.answers import OLLAMA
 from gateway.http.ollama.forms import ShowForm
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
@@ -118,7 +118,7 @@ def model_operations(settings: HttpSettings) -> list[Operation]:
 
     async def show(client: AsyncClient, _request: Request, body: bytes) -> Answer:
         """Show a model."""
-        form = read_form(read_object(body), ShowForm)
+        form = await apart(body, read_form, read_object(body), ShowForm)
         name = form.model or form.name
         if not name:
             raise InvalidRequest("model is missing: GET /api/tags lists those there are")

@@ -17,19 +17,21 @@ from gateway.web.forms import Items
 from gateway.web.optional import OptionalFields
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.counting import LIMITS
 
+MAX_STOPS = LIMITS["pagantic.orchestrator.v1.ExecutionHints.stop"]
+MAX_BIASES = LIMITS["pagantic.orchestrator.v1.ExecutionHints.logit_bias"]
+MAX_MESSAGES = LIMITS["pagantic.orchestrator.v1.SystemRequest.messages"]
+MAX_PARTS = LIMITS["pagantic.common.v1.Message.parts"]
+MAX_CALLS = LIMITS["pagantic.common.v1.Message.tool_calls"]
+MAX_INPUTS = LIMITS["pagantic.inference.v1.EmbedRequest.texts"]
+MAX_ENTRIES = 10_000  # of lists that are no messages, such as items, several of which may make one message
 MAX_CHOICES = 8
-MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
-MAX_MESSAGES = 10_000
 MAX_NOTES = 16
 MAX_NOTE_CHARS = 512
-MAX_PARTS = 1024
 MAX_TOOLS = 256
-MAX_CALLS = 128
 MAX_NAMES = 16
-MAX_BIASES = 1024
-MAX_INPUTS = 2048
 MAX_TOKENS = (1 << 31) - 1
 MAX_IGNORED = 64
 MAX_PATH_CHARS = 256

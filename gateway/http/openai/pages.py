@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gateway.http.bodies import AnswerShape, read_count
 from gateway.http.operations import Parameter
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_PAGE = 100
+# Bounds a page, because a page of large objects would fill the memory.
+MAX_PAGE_BYTES = 2 * 1024 * 1024
 _PAGE = 20
+ObjectT = TypeVar("ObjectT", bound=Mapping[str, Any])
 
 
 class ListPage(AnswerShape):
@@ -72,13 +75,37 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, ord
     Raises InvalidRequest if the limit or the order is invalid, or NotFound if the item is unknown.
     """
     page = read_page_query(query, order=order)
-    ordered = list(items) if page.is_ascending else list(reversed(items))
-    start = 0
-    if page.after:
-        start = next((index + 1 for index, item in enumerate(ordered) if item["id"] == page.after), -1)
-        if start < 0:
-            raise NotFound(f"there is no item {page.after[:128]!r} in this list")
-    return list_of(ordered[start : start + page.size], has_more=start + page.size < len(ordered))
+    rest = objects_behind(items, page)
+    return list_of(rest[: page.size], has_more=page.size < len(rest))
+
+
+def objects_behind(items: Sequence[ObjectT], page: PageQuery) -> Sequence[ObjectT]:
+    """Return the objects of a list behind the page's `after`, in the order of the page.
+
+    Raises NotFound if the item `after` is unknown.
+    """
+    ordered = items if page.is_ascending else items[::-1]
+    if not page.after:
+        return ordered
+    for index, item in enumerate(ordered):
+        if item["id"] == page.after:
+            return ordered[index + 1 :]
+    raise NotFound(f"there is no item {page.after[:128]!r} in this list")
+
+
+async def page_within(objects: AsyncIterator[tuple[Mapping[str, Any], int]], size: int) -> dict[str, Any]:
+    """Return a page of the first objects, at most `size`, each of which comes with its size in bytes.
+
+    The page ends behind the object with which it has more than MAX_PAGE_BYTES.
+    """
+    page: list[Mapping[str, Any]] = []
+    page_bytes = 0
+    async for item, item_bytes in objects:
+        if len(page) == size or page_bytes > MAX_PAGE_BYTES:
+            return list_of(page, has_more=True)
+        page.append(item)
+        page_bytes += item_bytes
+    return list_of(page)
 
 
 def list_of(objects: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:

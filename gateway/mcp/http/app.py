@@ -59,12 +59,7 @@ class McpApp:
         session_idle_s: float = SESSION_IDLE_S,
     ) -> None:
         self._settings = settings
-        self.sessions = Sessions(
-            server,
-            max_sessions=settings.max_sessions,
-            idle_s=session_idle_s,
-            max_body_bytes=settings.max_message_bytes,
-        )
+        self.sessions = Sessions(server, settings, idle_s=session_idle_s)
         self._alone = StreamableHTTPSessionManager(
             server, stateless=True, max_request_body_size=settings.max_message_bytes
         )

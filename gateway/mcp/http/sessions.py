@@ -17,7 +17,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from gateway.mcp.settings import McpSettings
 from gateway.web.callers import hash_of
+from pagantic_common.settings import Auth
 
 MAX_HANDSHAKE_BYTES = 64 * 1024
 
@@ -32,13 +34,18 @@ def user_of(api_key: str) -> AuthenticatedUser | None:
 class Sessions(StreamableHTTPSessionManager):
     """The open sessions. A session belongs to the key that opened it, or to all callers without a key.
 
-    A request gets the same answer, 404, for an unknown session and for a session of another key.
+    A request gets the same answer, 404, for an unknown session and for a session of another key. Local callers are one
+    user, who may open all sessions.
     """
 
-    def __init__(self, server: Server[Any], *, max_sessions: int, idle_s: float, max_body_bytes: int) -> None:
-        self._capacity = max_sessions
+    def __init__(self, server: Server[Any], settings: McpSettings, *, idle_s: float) -> None:
+        self._settings = settings
+        self._is_shared = settings.auth is not Auth.LOCAL
         super().__init__(
-            server, max_sessions=max_sessions, session_idle_timeout=idle_s, max_request_body_size=max_body_bytes
+            server,
+            max_sessions=settings.max_sessions,
+            session_idle_timeout=idle_s,
+            max_request_body_size=settings.max_message_bytes,
         )
 
     @property
@@ -54,7 +61,8 @@ class Sessions(StreamableHTTPSessionManager):
 
     def has_room_for(self, user: AuthenticatedUser | None) -> bool:
         """Return whether a caller may open a further session: it has fewer than are free, as in `Shares`."""
-        held, free = self.count_of(user), self._capacity - self.count
+        free = self._settings.max_sessions - self.count
+        held = self.count_of(user) if self._is_shared else 0
         return held < free if held else free > 0
 
     async def open(self, scope: Scope, receive: Receive, send: Send) -> None:

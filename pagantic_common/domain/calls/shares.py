@@ -6,6 +6,9 @@ shared-memory packet switches", 1998.
 
 from __future__ import annotations
 
+# A tenant that is alone gets two thirds of a capacity, so that it leaves room for others.
+TENANT_WEIGHT = 2.0
+
 
 class Shares:
     """A capacity of which an owner may hold at most `weight` times the free amount.

@@ -56,10 +56,8 @@ class ToolCatalog:
         try:
             ArgumentChecker(name, tool.definition.parameters_json).parse(arguments_json)
         except InvalidArguments as error:
-            violations = [{"argument": each.argument, "problem": each.problem} for each in error.violations]
             message = f"arguments_json does not fit tool {name!r}: {error}"
-            code, details = ErrorCode.TOOL_INVALID_ARGUMENTS, {"violations": violations}
-            raise InvalidRequest(message, code=code, details=details) from None
+            raise InvalidRequest(message, code=ErrorCode.TOOL_INVALID_ARGUMENTS, details=error.details) from None
 
 
 class Templates:

@@ -51,6 +51,7 @@ class Executions:
             max_of_tenant=self._limits.max_running_of_tenant,
             max_of_subject=self._limits.max_running_of_subject,
             max_bytes_of_tenant=self._limits.max_running_bytes_of_tenant,
+            has_tenants=self._limits.has_tenants,
         )
         self._admission = Admission(environment, self.registry)
         self.guards = OutsideGuards(environment, self.registry)

@@ -84,6 +84,7 @@ class History:
             state=state,
             metadata=metadata,
             mode=mode,
+            max_bytes=self.page_bytes,
         )
 
     async def update_metadata(

@@ -64,6 +64,11 @@ class StorageQuota:
             )
         await self.check(key.tenant, size_bytes)
 
+    def release(self, tenant: str, size_bytes: int) -> None:
+        """Stop counting admitted bytes, because the journal has them already."""
+        if (use := self._uses.get(tenant)) is not None:
+            use.used_bytes -= size_bytes
+
     def forget(self, tenant: str) -> None:
         """Read the sum of a tenant again at the next check, because something of it was deleted."""
         self._uses.pop(tenant, None)

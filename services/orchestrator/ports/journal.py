@@ -187,11 +187,13 @@ class ExecutionJournal(Changes, Protocol):
         state: State | None,
         metadata: Mapping[str, str],
         mode: Mode | None = None,
+        max_bytes: int = 0,
     ) -> Page[ExecutionRecord]:
         """Return a tenant's executions, newest first. `after` is the token from the previous page.
 
         If `metadata` is given, only executions that have all of it are returned. In that case a page may be short if
-        many other executions were scanned. Raises InvalidRequest if the token is invalid.
+        many other executions were scanned, or if its metadata has `max_bytes`; 0 means no limit. Raises InvalidRequest
+        if the token is invalid.
         """
 
     async def update_metadata(
@@ -279,10 +281,10 @@ class Conversations(Changes, Protocol):
     async def has_turn(self, key: SessionKey, request_id: str) -> bool:
         """Return whether an execution has its session's turn."""
 
-    async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
+    async def history(self, key: SessionKey, max_bytes: int = 0, *, limit: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first returned message.
 
-        The messages have at most `max_bytes`, but at least one message is returned. A limit of 0 means no limit.
+        At most `limit` messages with at most `max_bytes` are returned, but at least one. 0 means no limit.
         """
 
     async def get_session(

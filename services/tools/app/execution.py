@@ -280,9 +280,7 @@ def _words_of(error: ToolFailed | ToolUnavailable | ToolDenied) -> str:
 
 
 def _refuse_arguments(name: str, error: InvalidArguments) -> Failure:
-    violations = [{"argument": violation.argument, "problem": violation.problem} for violation in error.violations]
-    message = f"tool {name!r} was not run: {error}"
-    return failure_of(ErrorCode.TOOL_INVALID_ARGUMENTS, message, details={"violations": violations})
+    return failure_of(ErrorCode.TOOL_INVALID_ARGUMENTS, f"tool {name!r} was not run: {error}", details=error.details)
 
 
 async def run_with_hooks(

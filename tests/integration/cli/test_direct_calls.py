@@ -1,12 +1,14 @@
 """Commands that call services behind the orchestrator directly, where those refuse calls without a token."""
 
 import asyncio
+import json
 import os
 
 import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.cli.operator_token import find_signing_key
 from gateway.cli.serving import doctor
 from pagantic.context.v1 import collection_pb2, file_pb2
 from pagantic.context.v1 import context_service_pb2 as context_pb
@@ -129,6 +131,20 @@ async def test_the_doctor_signs_too(system, monkeypatch):
         assert await asyncio.to_thread(doctor.ask_engine, address) is None
         monkeypatch.setenv("PAGANTIC_AUTH", "keys")
         assert await asyncio.to_thread(doctor.ask_engine, address) is not None
+
+
+async def test_the_doctor_says_that_the_signing_key_is_unusable(system, tmp_path):
+    (tmp_path / "no_key.pem").write_text("no key")
+    environment = {**system.environment, "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE": str(tmp_path / "no_key.pem")}
+    checked = await asyncio.to_thread(CliRunner().invoke, app, ["doctor", "--json"], env=environment)
+    checks = {check["check"]: check for check in json.loads(checked.stdout)["checks"]}
+    assert "no_key.pem" in checks["engine tuning"]["found"]
+
+
+async def test_commands_leave_a_key_alone_that_up_does_not_use(system):
+    environment = {"PAGANTIC_AUTH": "keys", "PAGANTIC_STATE": system.environment["PAGANTIC_STATE"]}
+    assert find_signing_key(environment) == system.signing
+    assert find_signing_key({**environment, "PAGANTIC_VERIFYING_KEYS_FILE": "other.pem"}) is None
 
 
 async def test_a_token_leaves_this_machine_only_encrypted(system):

@@ -299,6 +299,34 @@ async def test_a_body_that_is_too_large_is_refused_before_a_byte_of_it_comes(doo
         writer.close()
 
 
+async def test_connections_stay_open_between_requests_until_their_places_are_needed(door):
+    def pool(host):
+        limits = httpx.Limits(keepalive_expiry=60)
+        return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(local_address=host, limits=limits), timeout=20)
+
+    async def port_of(client):
+        """Ask the model, and return the port of the client's connection."""
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        url = f"http://127.0.0.1:{served.port}{served.path}"
+        response = await client.post(url, content=served.body(), headers=headers)
+        assert response.status_code == 200
+        return response.extensions["network_stream"].get_extra_info("client_addr")[1]
+
+    async with door(auth="none", max_connections=8, read_s=60) as served, AsyncExitStack() as stack:
+        pools = [await stack.enter_async_context(pool(f"127.0.0.{number}")) for number in range(2, 8)]
+        ports = [await port_of(client) for client in pools]
+        _, writer = await served.connect()
+        writer.write(served.head(100))
+        await served.until_running(1)
+        await asyncio.sleep(connections.MIN_IDLE_S + 0.5)
+        assert await port_of(pools[0]) == ports[0]
+        # A busy caller needs a second connection, so that connections that were idle for long are closed.
+        assert await served.ask() == 200
+        kept = [await port_of(client) == port for client, port in zip(pools, ports, strict=True)]
+        assert kept == [True, False, False, False, False, False]
+        writer.close()
+
+
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
 async def test_a_client_that_reads_after_it_has_sent_sees_why_it_was_refused(door, connection):
     async with door(max_body_bytes=2048, max_message_bytes=2048) as served:

@@ -414,6 +414,32 @@ async def test_items_of_a_long_conversation_are_read_page_by_page(served, sessio
                 await items.list("s_1_2", after=name)
 
 
+async def test_a_page_of_large_items_ends_before_it_fills_the_memory(served):
+    async with served() as server:
+        await append_messages(server, "s", 12, 900_000)
+        for order, first in (("asc", "msg_s_0"), ("desc", "fc_s_11_")):
+            query = {"order": order, "limit": "100"}
+            answer = await server.http.get("/v1/conversations/s/items", params=query)
+            page = answer.json()
+            assert page["data"][0]["id"].startswith(first)
+            assert (page["has_more"], page["last_id"]) == (True, page["data"][-1]["id"])
+            assert len(answer.content) < 4_000_000
+        async with client_of(server) as client:
+            ids = [item.id async for item in client.conversations.items.list("s", limit=100, order="asc")]
+            assert [name.rsplit("_", 1)[0] for name in ids[1::2]] == [f"fc_s_{number}" for number in range(12)]
+            assert ids[::2] == [f"msg_s_{number}" for number in range(12)]
+
+
+async def test_references_to_very_many_bytes_are_refused(served):
+    async with served() as server:
+        await append_messages(server, "s", 12, 900_000)
+        for numbers in ([0] * 1000, range(12)):
+            items = [{"type": "item_reference", "id": f"msg_s_{number}"} for number in numbers]
+            refused = await server.http.post("/v1/responses", json={"model": "", "input": items})
+            assert refused.status_code == 400
+            assert "input refers to items of more than 4194304 bytes" in refused.json()["error"]["message"]
+
+
 async def test_a_long_conversation_is_found_changed_and_continued_without_its_messages(served, session_pages):
     async with served() as server, client_of(server) as client:
         await append_messages(server, "s", 300)

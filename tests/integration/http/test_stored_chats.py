@@ -61,6 +61,27 @@ async def test_stored_chats_are_listed_by_model_and_metadata_oldest_first(served
         assert [one.id for one in (await chats.list(metadata={"n": "a"})).data] == ids[:2]
 
 
+async def test_a_page_of_large_chats_ends_before_it_fills_the_memory(served):
+    services = scripted_services(ScriptedInference(*[answer("x" * 600_000)] * 12))
+    async with served(services) as server, client_of(server) as client:
+        ids = [(await made_by(client)).id for _ in range(12)]
+        page = await client.chat.completions.list(limit=100)
+        assert ([one.id for one in page.data], page.has_more) == (ids[:4], True)
+        assert [one.id async for one in page] == ids
+
+
+async def test_a_page_ends_with_a_chat_that_it_has(served):
+    async with served() as server, client_of(server) as client:
+        incomplete = {"model": "", "created": 1, "metadata": {}, "n": 2}
+        chats = []
+        for _ in range(2):
+            chats.append(await made_by(client))
+            await poisoned(server, "chat.completion", incomplete)
+        pages = [page async for page in (await client.chat.completions.list(limit=1)).iter_pages()]
+        assert [(page.data[0].id, page.has_more) for page in pages] == [(chats[0].id, True), (chats[1].id, False)]
+        assert [page.to_dict()["last_id"] for page in pages] == [chats[0].id, chats[1].id]
+
+
 async def test_the_metadata_of_a_stored_chat_is_replaced(served):
     async with served() as server, client_of(server) as client:
         made = await made_by(client, metadata={"a": "b"})

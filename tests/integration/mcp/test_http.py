@@ -134,7 +134,7 @@ async def test_other_methods_and_paths_are_refused(served):
 
 
 async def test_one_more_session_than_a_caller_may_open_is_refused(served):
-    async with served(max_sessions=4) as server:
+    async with served(max_sessions=4, auth="none") as server:
         first = await server.open_session()
         await server.open_session()
         assert (await server.post(initialize())).status_code == 503
@@ -142,6 +142,13 @@ async def test_one_more_session_than_a_caller_may_open_is_refused(served):
         assert other.status_code == 200
         await server.http.delete(server.url, headers=server.headers(session=first))
         assert (await server.post(initialize())).status_code == 200
+
+
+async def test_local_callers_may_open_all_sessions(served):
+    async with served(max_sessions=3) as server:
+        for _ in range(3):
+            await server.open_session()
+        assert (await server.post(initialize())).status_code == 503
 
 
 async def test_a_session_that_is_not_used_ends(served):

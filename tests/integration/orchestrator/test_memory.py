@@ -136,8 +136,8 @@ async def test_no_more_of_a_conversation_is_read_than_can_be_seen_and_it_begins_
     read = []
     history = journal.history
 
-    async def counted(session_id, max_bytes):
-        read.append(await history(session_id, max_bytes))
+    async def counted(session_id, max_bytes, **limits):
+        read.append(await history(session_id, max_bytes, **limits))
         return read[-1]
 
     monkeypatch.setattr(journal, "history", counted)

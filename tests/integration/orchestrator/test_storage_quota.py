@@ -71,6 +71,14 @@ async def test_a_tenant_that_is_full_is_refused_alone(tmp_path):
         assert (await ask(stub, "Execute", system_request(LARGE), mine)).content == "hello"
 
 
+async def test_a_request_that_is_sent_again_takes_no_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "REFRESH_S", 600.0)
+    async with bounded(tmp_path, max_stored_bytes_of_tenant=150_000) as (stub, mine, _):
+        for _ in range(10):
+            assert (await ask(stub, "Execute", system_request(LARGE, request_id="first"), mine)).content == "hello"
+        assert (await ask(stub, "Execute", system_request(LARGE), mine)).content == "hello"
+
+
 async def test_a_session_that_is_full_is_refused_alone(tmp_path):
     async with bounded(tmp_path, max_session_bytes=50_000) as (stub, mine, _):
         for _ in range(2):

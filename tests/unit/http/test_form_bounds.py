@@ -10,8 +10,13 @@ from pydantic import BaseModel, ValidationError
 
 import gateway.http.serving
 import gateway.mcp.mapping.own_tools  # noqa: F401
+from gateway.http.anthropic.forms import MessagesForm
+from gateway.http.ollama.forms import OllamaChatForm
+from gateway.http.openai.forms import ChatForm, read_form
 from gateway.web.forms import Items
 from gateway.web.optional import MAX_FIELDS, OptionalFields
+from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.counting import LIMITS
 
 BAD = object()
 
@@ -46,6 +51,16 @@ def test_every_list_and_object_of_every_form_is_bounded():
         for one in unbounded(field.annotation, field.metadata)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("kind", [ChatForm, MessagesForm, OllamaChatForm])
+def test_forms_have_as_many_messages_as_a_request(kind):
+    message = {"role": "user", "content": "hi"}
+    limit = LIMITS["pagantic.orchestrator.v1.SystemRequest.messages"]
+    fields = {"model": "", "max_tokens": 1}
+    assert len(read_form({**fields, "messages": [message] * limit}, kind).messages) == limit
+    with pytest.raises(InvalidRequest, match="messages"):
+        read_form({**fields, "messages": [message] * (limit + 1)}, kind)
 
 
 class Inner(OptionalFields):

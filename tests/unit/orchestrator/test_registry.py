@@ -101,6 +101,33 @@ def test_a_tenant_has_a_limit_of_bytes_of_its_own():
     registry.add(Run("other", 300, tenant="beta"))
 
 
+def test_a_tenant_without_a_limit_leaves_room_for_others():
+    registry = Registry(max_running=6, max_bytes=900, has_tenants=True)
+    for number in range(4):
+        registry.add(Run(f"r{number}", 140, tenant="acme", subject=f"user{number}"))
+    with pytest.raises(Overloaded, match="4 executions of tenant 'acme' run, which is its share of 6") as refused:
+        registry.add(Run("r4", tenant="acme"))
+    assert (refused.value.code, refused.value.retry_after_s) == (ErrorCode.QUOTA_CONCURRENCY, 1.0)
+    registry.check_bytes(Account("acme"), 120)
+    with pytest.raises(Overloaded, match="have 560 bytes already, which is its share of 900") as refused:
+        registry.check_bytes(Account("acme"), 121)
+    assert refused.value.code is ErrorCode.QUOTA_CONCURRENCY
+    registry.add(Run("other", 340, tenant="beta"))
+    registry.add(Run("third", tenant="gamma"))
+    with pytest.raises(Overloaded, match="6 executions run already"):
+        registry.check_room(Account("delta"))
+
+
+def test_a_tenant_alone_may_send_more_bytes_than_its_share_and_then_only_work_without_bytes():
+    registry = Registry(max_running=100, max_bytes=900, has_tenants=True)
+    registry.add(Run("large", 850, tenant="acme"))
+    with registry.counted(Account("acme"), 0):
+        registry.add(Run("resumed", tenant="acme"))
+    with pytest.raises(Overloaded, match="which is its share"):
+        registry.check_bytes(Account("acme"), 1)
+    registry.add(Run("other", 50, tenant="beta"))
+
+
 def test_a_subject_has_a_limit_within_its_tenants():
     registry = Registry(max_running=100, max_bytes=1000, max_of_tenant=3, max_of_subject=1)
     mine = Run("r1", tenant="acme", subject="ci")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 
 from pydantic import BaseModel, Field
@@ -10,19 +11,29 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject, call_of, completion_of, is_unfinished
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
-from gateway.http.openai.pages import Deleted, ListPage, deleted, page_of, page_parameters
+from gateway.http.openai.pages import (
+    Deleted,
+    ListPage,
+    deleted,
+    objects_behind,
+    page_of,
+    page_parameters,
+    page_within,
+    read_page_query,
+)
 from gateway.http.operations import OPENAI, Operation, Parameter
-from gateway.http.streams.running import Answer, run_all
+from gateway.http.streams.running import RUN_AT_ONCE, Answer, run_all
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import NotFound
 from pagantic_common.domain.images import image_of
+from pagantic_common.domain.text.json_text import dump_json
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
@@ -108,14 +119,25 @@ def stored_chat_operations() -> list[Operation]:
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List stored chats."""
     query = request.query_params
+    page = read_page_query(query, order="asc")
+    if page.after:
+        page = replace(page, after=ID_PREFIX + page.after.removeprefix(ID_PREFIX))
     kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
-    ids = [{"id": ID_PREFIX + entry.request_id} for entry in reversed(kept) if _is_wanted(entry, query)]
-    page_query = dict(query)
-    if after := page_query.get("after"):
-        page_query["after"] = ID_PREFIX + after.removeprefix(ID_PREFIX)
-    page = page_of(ids, page_query, order="asc")
-    chats = await run_all([_found_or_gone(client, entry["id"]) for entry in page["data"]])
-    return JSONResponse(page | {"data": [entry for entry in chats if entry is not None]})
+    names = [{"id": ID_PREFIX + entry.request_id} for entry in reversed(kept) if _is_wanted(entry, query)]
+    ids = [name["id"] for name in objects_behind(names, page)]
+    return JSONResponse(await page_within(_walk_chats(client, ids, page.size + 1), page.size))
+
+
+async def _walk_chats(
+    client: AsyncClient, ids: Sequence[str], wanted: int
+) -> AsyncIterator[tuple[ChatCompletion, int]]:
+    """Yield the chats with these ids that are not gone, each with its size. Chats are read several at a time."""
+    at_once = min(wanted, RUN_AT_ONCE)
+    for start in range(0, len(ids), at_once):
+        batch = ids[start : start + at_once]
+        for chat in await run_all([_found_or_gone(client, completion_id) for completion_id in batch]):
+            if chat is not None:
+                yield chat, len(dump_json(chat).encode(errors="replace"))
 
 
 def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
@@ -145,7 +167,7 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 async def _update(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Change the metadata of a stored chat."""
-    form = read_form(read_object(body), MetadataForm)
+    form = await apart(body, read_form, read_object(body), MetadataForm)
     execution = await _find(client, request.path_params["completion_id"])
     echo = echo_of(execution, ChatEcho).model_dump() | {"metadata": form.metadata or {}}
     changed = await client.update_execution(execution.request_id, echo_metadata(echo))

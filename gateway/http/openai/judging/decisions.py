@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 
 from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
 from gateway.http.openai.answers import Extension, extension_of
-from gateway.http.openai.forms import MAX_MESSAGES, MAX_PARTS, Form, MoreFields, read_form
+from gateway.http.openai.forms import MAX_ENTRIES, MAX_PARTS, Form, MoreFields, read_form
 from gateway.http.openai.models import DefaultName
 from gateway.http.openai.requests import bound_time, read_extension
 from gateway.http.openai.responses.objects import ResponseUsage, usage_of
@@ -49,7 +49,7 @@ class InputPart(Form):
     type: str
     text: str | None = None
     refusal: str | None = None
-    data: dict[str, Any] | Annotated[list[dict[str, Any]], Items(MAX_MESSAGES)] | None = None
+    data: dict[str, Any] | Annotated[list[dict[str, Any]], Items(MAX_ENTRIES)] | None = None
 
     def unused(self) -> Iterable[str]:
         """Return the fields of other types of parts."""
@@ -110,7 +110,7 @@ class DecisionForm(Form):
     """A request to `/v1/decisions`."""
 
     model: str = ""
-    input: str | Annotated[list[InputItem], Items(MAX_MESSAGES, minimum=1)]
+    input: str | Annotated[list[InputItem], Items(MAX_ENTRIES, minimum=1)]
     questions: Annotated[list[QuestionForm], Items(MAX_QUESTIONS, minimum=1)]
     pagantic: MoreFields | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
 from typing import Literal, NotRequired
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse
 from gateway.http.bodies import AnswerShape, apart, read_object
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.kept import notes_of
-from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, read_page_query
+from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, page_within, read_page_query
 from gateway.http.openai.responses.forms import ConversationForm, ConversationUpdateForm, ItemsForm
 from gateway.http.openai.responses.items import Item, items_of_messages, without_item
 from gateway.http.openai.responses.references import (
@@ -110,15 +111,17 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     if page.after:
         position = (await find_item(client, session.session_id, page.after))[0]
         start, end = (position, end) if page.is_ascending else (0, position + 1)
-    items: list[Item] = []
-    is_behind = not page.after
-    async for item in walk_items(client, session.session_id, start, end, is_ascending=page.is_ascending):
+    items = walk_items(client, session.session_id, start, end, is_ascending=page.is_ascending)
+    return JSONResponse(await page_within(_behind(items, page.after), page.size))
+
+
+async def _behind(items: AsyncIterator[tuple[Item, int]], after: str) -> AsyncIterator[tuple[Item, int]]:
+    """Yield the items behind the item that has the id `after`, or all items if `after` is empty."""
+    is_behind = not after
+    async for item, item_bytes in items:
         if is_behind:
-            items.append(item)
-        is_behind = is_behind or item["id"] == page.after
-        if len(items) > page.size:
-            break
-    return JSONResponse(list_of(items[: page.size], has_more=len(items) > page.size))
+            yield item, item_bytes
+        is_behind = is_behind or item["id"] == after
 
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from gateway.http.openai.forms import (
-    MAX_MESSAGES,
+    MAX_ENTRIES,
     MAX_NAMES,
     MAX_PARTS,
     MAX_TOKENS,
@@ -20,10 +20,11 @@ from gateway.http.openai.forms import (
     has_more_tools,
 )
 from gateway.web.forms import Items
+from pagantic_common.rpc.counting import LIMITS
 
 # Maximum number of items that a call can add to a conversation.
 MAX_ITEMS = 20
-MAX_VARIABLES = 256
+MAX_VARIABLES = LIMITS["pagantic.orchestrator.v1.PromptTemplate.variables"]
 LOGPROBS = "message.output_text.logprobs"
 NAMESPACE = "namespace"
 _FIELDS_OF_ITEM = {
@@ -166,7 +167,7 @@ class ResponseForm(Form):
     EMPTY_IS_A_VALUE: ClassVar = frozenset({"input"})  # An empty text is what the user said.
 
     model: str = ""
-    input: str | Annotated[list[ItemForm], Items(MAX_MESSAGES)] | None = None
+    input: str | Annotated[list[ItemForm], Items(MAX_ENTRIES)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None

@@ -17,6 +17,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.defaults import MAX_MESSAGE_BYTES
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 from pagantic_common.domain.ids import is_id
+from pagantic_common.domain.text.json_text import dump_json
 
 MAX_SOURCES = 256  # responses and messages of conversations that are read for the references of a request
 _REFERENCE = "item_reference"
@@ -67,16 +68,37 @@ async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> 
 
 async def walk_items(
     client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
-) -> AsyncIterator[Item]:
-    """Yield the items of a conversation's messages from `start` to before `end`, or in the opposite order."""
+) -> AsyncIterator[tuple[Item, int]]:
+    """Yield the items of a conversation's messages from `start` to before `end`, or in the opposite order.
+
+    With each item comes its part of the bytes of its message. At most a page of the orchestrator is held at a time.
+    """
+    step = 1 if is_ascending else -1
+    async for page in _walk_pages(client, conversation_id, start, end, is_ascending=is_ascending):
+        for position, message in list(enumerate(page.messages, start=page.first_position))[::step]:
+            items = items_of_messages([message], conversation_id, position)
+            for item in items[::step]:
+                yield item, message.ByteSize() // len(items)
+
+
+async def _walk_pages(
+    client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
+) -> AsyncIterator[session_pb2.Session]:
+    """Yield a conversation in pages that together have the messages from `start` to before `end`, in either order."""
+    window = _WINDOW
     while start < end:
-        first, last = max(start, end - _WINDOW), end
-        if is_ascending:
-            first, last = start, min(start + _WINDOW, end)
-        items = items_of_messages(await read_messages(client, conversation_id, first, last), conversation_id, first)
-        for item in items if is_ascending else reversed(items):
-            yield item
-        start, end = (last, end) if is_ascending else (start, first)
+        first, last = (start, min(start + window, end)) if is_ascending else (max(start, end - window), end)
+        page = await find_conversation(client, conversation_id, max_messages=last - first, before=last)
+        if page.first_position + len(page.messages) < last:  # The conversation ends before `last`.
+            return
+        if not is_ascending:
+            yield page
+            end = page.first_position
+        elif page.first_position == first:
+            yield page
+            start = last
+        else:  # The first messages do not fit into the page.
+            window = max(1, window // 2)
 
 
 async def read_messages(
@@ -141,11 +163,13 @@ def _earlier_calls(items: Sequence[ItemForm]) -> set[str | None]:
 async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], place: str) -> list[ItemForm]:
     """Return items with the stored items in place of references to them.
 
-    Raises InvalidRequest for a reference to an unknown item, and for references to too many responses and messages.
+    Raises InvalidRequest for a reference to an unknown item, and for references to too many responses and messages, or
+    to items that have more bytes than the orchestrator takes. An item counts as often as it is named.
     """
     ids = dict.fromkeys(item.id or "" for item in items if item.type == _REFERENCE)
     stored = await _find_stored(client, ids, place)
     resolved: list[ItemForm] = []
+    size_bytes = 0
     for index, item in enumerate(items):
         if item.type != _REFERENCE:
             resolved.append(item)
@@ -155,6 +179,7 @@ async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], pla
             raise InvalidRequest(
                 f"{place}[{index}].id is {item_id[:128]!r}: no stored item has this id, so send the item"
             )
+        size_bytes = _sum_bytes(size_bytes, [stored[item_id]], place)
         resolved.append(ItemForm.model_validate(stored[item_id]))
     return resolved
 
@@ -162,19 +187,29 @@ async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], pla
 async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) -> dict[str, Item]:
     """Return the stored items that have one of these ids, by id. A response that has several of them is read once."""
     stored: dict[str, Item] = {}
+    size_bytes = 0
     sources: set[tuple[str, int | None]] = set()  # those that were read
-    for item_id in ids:
-        for source in _sources_of(item_id):
-            if item_id in stored or source in sources:
-                continue
-            sources.add(source)
-            if len(sources) > MAX_SOURCES:
-                raise InvalidRequest(
-                    f"{place} refers to items of more than {MAX_SOURCES} responses and messages: send "
-                    "previous_response_id, or the items themselves"
-                )
-            stored |= {item["id"]: item for item in await _items_of(client, *source) if item["id"] in ids}
+    for item_id, source in ((name, source) for name in ids for source in _sources_of(name)):
+        if item_id in stored or source in sources:
+            continue
+        sources.add(source)
+        if len(sources) > MAX_SOURCES:
+            raise InvalidRequest(
+                f"{place} refers to items of more than {MAX_SOURCES} responses and messages: send "
+                "previous_response_id, or the items themselves"
+            )
+        items = [item for item in await _items_of(client, *source) if item["id"] in ids]
+        size_bytes = _sum_bytes(size_bytes, items, place)
+        stored |= {item["id"]: item for item in items}
     return stored
+
+
+def _sum_bytes(size_bytes: int, items: Sequence[Item], place: str) -> int:
+    """Add the sizes of stored items to a size. Raises InvalidRequest if the sum is too large for a request."""
+    size_bytes += sum(len(dump_json(item).encode(errors="replace")) for item in items)
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise InvalidRequest(f"{place} refers to items of more than {MAX_MESSAGE_BYTES} bytes: refer to fewer")
+    return size_bytes
 
 
 async def _items_of(client: AsyncClient, owner: str, position: int | None) -> list[Item]:

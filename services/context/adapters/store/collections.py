@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import Conflict, ErrorCode, NotFound, Overloa
 from pagantic_common.storage.database import room_bytes
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings, removals, unembedded
-from services.context.adapters.store.sizes import count_bytes, tenant_bytes
+from services.context.adapters.store.sizes import add_bytes, count_bytes, tenant_bytes
 from services.context.core.document import (
     MAX_COLLECTION_METADATA_BYTES,
     Collection,
@@ -292,17 +292,9 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
             db.execute(insert(removals), gone)
         removed += len(ids)
     if removed:
-        _count(db, collection_id, -removed_bytes, -freed_bytes)
+        add_bytes(db, collection_id, -freed_bytes, -removed_bytes)
         _forget_removals(db, collection_id)
     return removed
-
-
-def _count(db: Connection, collection_id: int, metadata_bytes: int, stored_bytes: int) -> Row[Any]:
-    """Add to the sizes of a collection, and return the sums."""
-    held, stored = collections.c.metadata_bytes, collections.c.stored_bytes
-    added = update(collections).where(collections.c.id == collection_id)
-    added = added.values(metadata_bytes=held + metadata_bytes, stored_bytes=stored + stored_bytes)
-    return db.execute(added.returning(held, stored)).one()
 
 
 def _forget_removals(db: Connection, collection_id: int) -> None:
@@ -326,7 +318,7 @@ def _insert_documents(db: Connection, collection: Row[Any], revision: int, split
         count_bytes(db, table, (table.c.collection_id == collection.id) & (table.c.revision == revision))
         for table in (documents, chunks)
     )
-    return _count(db, collection.id, sum(entry.document.metadata_bytes for entry in split), added_bytes)
+    return add_bytes(db, collection.id, added_bytes, sum(entry.document.metadata_bytes for entry in split))
 
 
 def _insert_document(db: Connection, collection: Row[Any], revision: int, split: SplitDocument) -> None:

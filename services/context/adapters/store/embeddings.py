@@ -14,7 +14,7 @@ from pagantic_common.storage.database import ROW_BYTES
 from services.context.adapters.store.access import StoreAccess
 from services.context.adapters.store.collections import batches, find_row, next_revision, read_collection
 from services.context.adapters.store.schema import chunks, collections, embeddings, unembedded
-from services.context.adapters.store.sizes import count_bytes
+from services.context.adapters.store.sizes import add_bytes, count_bytes
 from services.context.core.document import Collection, CollectionKey, Prefixes
 from services.context.ports import UnembeddedChunks
 
@@ -150,13 +150,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     ]
     if values:
         db.execute(insert(embeddings), values)
-        _count(db, embedded.collection_id, len(values) * (ROW_BYTES + VALUE_BYTES * vectors.shape[1]))
-
-
-def _count(db: Connection, collection_id: int, size: int) -> None:
-    """Add to the size of a collection."""
-    mine = update(collections).where(collections.c.id == collection_id)
-    db.execute(mine.values(stored_bytes=collections.c.stored_bytes + size))
+        add_bytes(db, embedded.collection_id, len(values) * (ROW_BYTES + VALUE_BYTES * vectors.shape[1]))
 
 
 def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
@@ -176,7 +170,7 @@ def _check_length(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) 
 def _change_model(db: Connection, key: CollectionKey, model: str, prefixes: Prefixes) -> Collection:
     revision = next_revision(db, key)
     collection_id = find_row(db, key).id
-    _count(db, collection_id, -count_bytes(db, embeddings, embeddings.c.collection_id == collection_id))
+    add_bytes(db, collection_id, -count_bytes(db, embeddings, embeddings.c.collection_id == collection_id))
     for table in (embeddings, unembedded):
         db.execute(delete(table).where(table.c.collection_id == collection_id))
     changed = {

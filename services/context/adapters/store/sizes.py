@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, Table, cast, func, select
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Row, Table, cast, func, select, update
 
 from pagantic_common.storage.database import ROW_BYTES
 from services.context.adapters.store.schema import chunks, collections, documents, embeddings
@@ -28,6 +28,14 @@ def count_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int
     """Return the bytes that rows of a table with content count."""
     size = ROW_BYTES + sum(_octets(db, column) for column in CONTENT[table])
     return int(db.execute(select(func.coalesce(func.sum(size), 0)).where(which)).scalar_one())
+
+
+def add_bytes(db: Connection, collection_id: int, stored_bytes: int, metadata_bytes: int = 0) -> Row[Any]:
+    """Add to the sizes of a collection, and return the sums of its metadata and of all that it stores."""
+    held, stored = collections.c.metadata_bytes, collections.c.stored_bytes
+    added = update(collections).where(collections.c.id == collection_id)
+    added = added.values(metadata_bytes=held + metadata_bytes, stored_bytes=stored + stored_bytes)
+    return db.execute(added.returning(held, stored)).one()
 
 
 def tenant_bytes(db: Connection, tenant: str) -> int:

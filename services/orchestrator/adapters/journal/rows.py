@@ -72,7 +72,7 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
 
 
 def content_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
-    """Return the bytes that rows of content count, by reading their sizes."""
+    """Return the bytes that rows of content count. Their content is read, because sealing changes its size."""
     columns = [column for column in table.c if isinstance(column.type, SealedBytes | SealedText)]
     rows = db.execute(select(*columns).where(which))
     return sum(ROW_BYTES + sum(map(content_size, row)) for row in rows)

@@ -80,9 +80,7 @@ async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Messag
         return 0, ()
     if scope.services.memory.eviction is Eviction.NONE:
         return await scope.conversations.history(request.session_key)
-    first, history = await scope.conversations.history(request.session_key, MAX_RECALLED_BYTES)
-    skipped = max(0, len(history) - MAX_RECALLED_MESSAGES)
-    return first + skipped, history[skipped:]
+    return await scope.conversations.history(request.session_key, MAX_RECALLED_BYTES, limit=MAX_RECALLED_MESSAGES)
 
 
 async def _system_prompt(request: Request, scope: RunScope) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd, prices_for
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.ports.journal import UsageTotal
+from services.orchestrator.ports.journal import UsageLedger, UsageTotal
 
 
 def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
@@ -19,6 +20,15 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
     alias = request.hints.model
     cost = cost_usd(usage, prices_for(prices, alias, model))
     return account_total(request.account, usage, model or alias, cost, request.session_id)
+
+
+async def count_usage(
+    journal: UsageLedger, account: Account, usage: TokenUsage, model: str, prices: Prices | None
+) -> None:
+    """Add to the usage that an account has of a model alias, even if the caller is cancelled meanwhile."""
+    used = account_total(account, usage, model, cost_usd(usage, prices))
+    if used is not None:
+        await asyncio.shield(asyncio.ensure_future(journal.add_usage(used)))
 
 
 def account_total(

@@ -193,6 +193,7 @@ class Admission:
         else:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
+                self._environment.storage.release(submission.request.tenant, submission.size_bytes)
                 return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 

@@ -23,6 +23,7 @@ class Limits:
     max_running_of_subject: int = 0
     max_running_bytes: int = 16 * 1024 * 1024
     max_running_bytes_of_tenant: int = 0
+    has_tenants: bool = False
     max_request_bytes: int = 1024 * 1024
     max_response_bytes: int = 3 * 1024 * 1024
     max_execution_s: float = 3600.0

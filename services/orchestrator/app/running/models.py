@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
-from services.orchestrator.app.recording.usage import account_total
+from services.orchestrator.app.recording.usage import count_usage
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.core.cost import cost_usd, prices_for
+from services.orchestrator.core.cost import prices_for
 from services.orchestrator.core.model.keys import Account, account_of
 from services.orchestrator.core.relevance import Reranked, best_first
 from services.orchestrator.ports.services import TokenCount, Vectors
@@ -136,10 +135,7 @@ class Models:
         )
 
     async def _count(self, account: Account, usage: TokenUsage, model: str) -> None:
-        """Add to the usage of an account, even if the caller is cancelled meanwhile."""
-        used = account_total(account, usage, model, cost_usd(usage, prices_for(self._prices, model)))
-        if used is not None:
-            await asyncio.shield(asyncio.ensure_future(self._journal.add_usage(used)))
+        await count_usage(self._journal, account, usage, model, prices_for(self._prices, model))
 
 
 def _checked(changes: Sequence[ReplicaChange]) -> Sequence[ReplicaChange]:

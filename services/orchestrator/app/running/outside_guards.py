@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -14,16 +13,15 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.effects.guarding.checking import read_texts
 from services.orchestrator.app.effects.guarding.guard_runs import Findings, count_findings, look
 from services.orchestrator.app.effects.guarding.judging import decision_on, findings_of
-from services.orchestrator.app.recording.usage import account_total
+from services.orchestrator.app.recording.usage import count_usage
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.core.cost import cost_usd, prices_for
+from services.orchestrator.core.cost import prices_for
 from services.orchestrator.core.guards.rules import GuardReport, GuardRule, rules_for
-from services.orchestrator.core.guards.texts import Change, GuardedText, map_json, map_message
+from services.orchestrator.core.guards.texts import Change, gathered, map_json, map_message
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints, side_hints
 from services.orchestrator.ports.guards import Guards
-from services.orchestrator.ports.services import QuestionScores
 
 log = get_logger(__name__)
 PartT = TypeVar("PartT")
@@ -67,13 +65,7 @@ class OutsideGuards:
         rules = {stage: rules_for(guards.rules if guards else (), stage, account.tenant) for stage in stages}
         if guards is None or not any(rules.values()):
             return part
-        texts: list[GuardedText] = []
-
-        def note(text: GuardedText) -> str:
-            texts.append(text)
-            return text.text
-
-        mapped(part, note)
+        texts = gathered(lambda change: mapped(part, change))
         reader = _CallReader(guards, account, self._environment)
         with self._registry.counted(account, 0):
             for stage in stages:
@@ -118,11 +110,6 @@ class _CallReader:
     async def _judge(self, rule: GuardRule, windows: Sequence[Window]) -> Findings:
         command = decision_on(rule, windows)
         scores = await self.environment.services.inference.decide(command, side_hints(Hints()))
-        await asyncio.shield(asyncio.ensure_future(self._count(scores)))
+        prices = prices_for(self.environment.limits.prices, "", scores.model)
+        await count_usage(self.environment.journal, self.account, scores.usage, scores.model, prices)
         return findings_of(rule, windows, scores)
-
-    async def _count(self, scores: QuestionScores) -> None:
-        cost = cost_usd(scores.usage, prices_for(self.environment.limits.prices, "", scores.model))
-        used = account_total(self.account, scores.usage, scores.model, cost)
-        if used is not None:
-            await self.environment.journal.add_usage(used)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from pagantic_common.domain.calls.shares import TENANT_WEIGHT
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.model.keys import Account, ExecutionKey
@@ -17,7 +18,8 @@ MAX_UNRECORDED = 10_000  # number of ids; bounds the memory used while the journ
 class Registry:
     """Executions by key, limited in number and bytes: in total, per tenant and per subject.
 
-    A limit of 0 means no limit. A key is reserved at once, so that later requests with the same key wait.
+    A limit of 0 means no limit. A key is reserved at once, so that later requests with the same key wait. If there are
+    tenants, one without a limit has its share: at most TENANT_WEIGHT times as much as is free, as in `Shares`.
     """
 
     def __init__(
@@ -28,7 +30,9 @@ class Registry:
         max_of_tenant: int = 0,
         max_of_subject: int = 0,
         max_bytes_of_tenant: int = 0,
+        has_tenants: bool = False,
     ) -> None:
+        self._has_tenants = has_tenants
         self._max_running = max_running
         self._max_of_tenant = max_of_tenant
         self._max_of_subject = max_of_subject
@@ -97,6 +101,10 @@ class Registry:
             if 0 < limit <= self._count_of[payer]:
                 text = f"{self._count_of[payer]} executions of {payer} run, the limit is {limit}"
                 raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
+        of_tenant = self._count_of[Account(account.tenant)]
+        if not self._max_of_tenant and self._is_beyond_share(of_tenant, 1, self._max_running - self.count):
+            text = f"{of_tenant} executions of {Account(account.tenant)} run, which is its share of {self._max_running}"
+            raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
         if self.count >= self._max_running:
             text = f"{self.count} executions run already, the limit is {self._max_running}"
             raise Overloaded(text, retry_after_s=1.0)
@@ -109,9 +117,17 @@ class Registry:
             sizes = f"{of_tenant} bytes already, and this one {size_bytes}"
             text = f"the requests of tenant {account.tenant!r} that run have {sizes}, the limit is {limit}"
             raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
+        if not limit and self._is_beyond_share(of_tenant, size_bytes, self._max_bytes - self._used_bytes):
+            text = f"the requests of tenant {account.tenant!r} that run have {of_tenant} bytes already"
+            text += f", which is its share of {self._max_bytes}"
+            raise Overloaded(text, code=ErrorCode.QUOTA_CONCURRENCY, retry_after_s=1.0)
         if self._used_bytes and self._used_bytes + size_bytes > self._max_bytes:
             sizes = f"{self._used_bytes} bytes already, and this one {size_bytes}"
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
+
+    def _is_beyond_share(self, held: int, amount: int, free: int) -> bool:
+        """Return whether a tenant that holds something would have more than its share with a further amount."""
+        return self._has_tenants and held > 0 and amount > 0 and held + amount > TENANT_WEIGHT * free
 
     async def get(self, key: ExecutionKey) -> Execution | None:
         """Return the execution of a key once it is admitted, or None if there is no execution."""

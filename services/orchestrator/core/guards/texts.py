@@ -34,14 +34,19 @@ def texts_of(request: Request) -> tuple[GuardedText, ...]:
 
     The results of tools that the caller ran count as tool results.
     """
+    return tuple(gathered(lambda change: _mapped(request, change)))
+
+
+def gathered(apply: Callable[[Change], object]) -> list[GuardedText]:
+    """Return the texts to which `apply` applies a change, in order."""
     texts: list[GuardedText] = []
 
     def note(text: GuardedText) -> str:
         texts.append(text)
         return text.text
 
-    _mapped(request, note)
-    return tuple(texts)
+    apply(note)
+    return texts
 
 
 def with_texts(request: Request, texts: Iterator[str]) -> Request:

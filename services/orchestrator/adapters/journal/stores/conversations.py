@@ -55,8 +55,9 @@ class SqlConversations(JournalAccess, Conversations):
         query = select(tables.turns.c.request_id).where(of_session(tables.turns, key))
         return await self._read(key.tenant, lambda db: db.execute(query).scalar_one_or_none() == request_id)
 
-    async def history(self, key: SessionKey, max_bytes: int = 0) -> tuple[int, tuple[Message, ...]]:
-        return await self._read(key.tenant, lambda db: _history(db, key, max_bytes or sys.maxsize))
+    async def history(self, key: SessionKey, max_bytes: int = 0, *, limit: int = 0) -> tuple[int, tuple[Message, ...]]:
+        limits = (limit or sys.maxsize, max_bytes or sys.maxsize)
+        return await self._read(key.tenant, lambda db: _history(db, key, *limits))
 
     async def get_session(
         self, key: SessionKey, limit: int = 0, *, before: int = 0, max_bytes: int = 0
@@ -160,9 +161,9 @@ class SqlConversations(JournalAccess, Conversations):
         add_bytes(db, _sessions, of_session(_sessions, key), added_bytes)
 
 
-def _history(db: Connection, key: SessionKey, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
+def _history(db: Connection, key: SessionKey, limit: int, max_bytes: int) -> tuple[int, tuple[Message, ...]]:
     query = select(_messages.c.message, _messages.c.position).where(of_session(_messages, key))
-    stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), sys.maxsize, max_bytes)
+    stored, _ = read_within(db, query.order_by(_messages.c.position.desc()), limit, max_bytes)
     if not stored:
         return 0, ()
     return stored[-1].position, tuple(stored_message(db, key, row.position, row.message) for row in reversed(stored))

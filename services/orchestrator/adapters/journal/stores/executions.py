@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,7 @@ class SqlExecutions(SqlKept, ExecutionJournal):
         state: State | None,
         metadata: Mapping[str, str],
         mode: Mode | None = None,
+        max_bytes: int = 0,
     ) -> Page[ExecutionRecord]:
         ordinal = executions.c.ordinal
         query = select(ordinal, *RECORD).where(executions.c.tenant == tenant).order_by(ordinal.desc())
@@ -94,7 +96,9 @@ class SqlExecutions(SqlKept, ExecutionJournal):
         if mode is not None:
             query = query.where(executions.c.mode == mode.value)
         if metadata:
-            return await self._read(tenant, lambda db: page_by_metadata(db, query, metadata, limit))
+            return await self._read(
+                tenant, lambda db: page_by_metadata(db, query, metadata, limit, max_bytes or sys.maxsize)
+            )
         return await self._read(tenant, lambda db: _page(db, query, limit))
 
     async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:

@@ -30,7 +30,6 @@ from services.orchestrator.ports.journal import ExecutionRecord
 from services.orchestrator.ports.page import Page
 
 LOOKED_AT = 1000  # maximum number of executions scanned for a page
-PAGE_BYTES = 2 * 1024 * 1024  # largest size of a page's metadata; a message to a client holds twice as much
 _METADATA = kept_requests.c.metadata_json
 
 
@@ -50,11 +49,11 @@ class SqlKept(JournalAccess):
 
 
 def page_by_metadata(
-    db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int
+    db: Connection, found: Select[Any], metadata: Mapping[str, str], limit: int, max_bytes: int
 ) -> Page[ExecutionRecord]:
-    """Return the first executions of a query whose kept metadata matches, with at most PAGE_BYTES of metadata.
+    """Return the first executions of a query whose kept metadata matches, with at most `max_bytes` of metadata.
 
-    The metadata may be encrypted, so the database cannot compare it.
+    At least one execution is returned if any matches. The metadata may be encrypted, so the database cannot compare it.
     """
     is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
     kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)
@@ -66,7 +65,7 @@ def page_by_metadata(
             of_row = json.loads(stored)
             if is_match := metadata.items() <= of_row.items():
                 page_bytes += len(stored)
-            if len(records) == limit or count == LOOKED_AT or (records and page_bytes > PAGE_BYTES):
+            if len(records) == limit or count == LOOKED_AT or (records and page_bytes > max_bytes):
                 return Page(records, last)
             count, last = count + 1, str(row["ordinal"])
             if is_match:

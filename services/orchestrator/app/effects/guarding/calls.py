@@ -11,7 +11,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.guarding.checking import Checked, check_texts, guards_of
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.core.guards.texts import GuardedText, map_json
+from services.orchestrator.core.guards.texts import GuardedText, gathered, map_json
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import BlockedCall, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
@@ -67,16 +67,10 @@ async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request:
 
 async def _check_json(text: str, stage: GuardStage, request: Request, scope: RunScope, call_id: str) -> Checked:
     """Check the unescaped strings of a JSON document with the guards."""
-    strings: list[GuardedText] = []
-
-    def note(string: GuardedText) -> str:
-        strings.append(string)
-        return string.text
-
-    map_json(text or NO_ARGUMENTS, note, stage)
+    strings = gathered(lambda change: map_json(text, change, stage))
     checked = await check_texts(strings, stage, request, scope, tool_call_id=call_id)
     changed = iter(checked.texts)
-    return replace(checked, texts=(map_json(text, lambda _: next(changed), stage) if strings else text,))
+    return replace(checked, texts=(map_json(text, lambda _: next(changed), stage),))
 
 
 def reads_results(request: Request, scope: RunScope) -> bool:
