@@ -57,7 +57,7 @@ class RequestBody:
 
     def __init__(self, bodies: Bodies, owner: str | None) -> None:
         self._bodies = bodies
-        self._owner = owner
+        self.owner = owner
         self._held_bytes = 0
 
     async def read(self, request: Request, receive: Receive) -> bytes:
@@ -91,7 +91,7 @@ class RequestBody:
         missing_bytes = size_bytes - self._held_bytes
         if missing_bytes <= 0:
             return
-        if not self._bodies.memory.begin(self._owner, missing_bytes):
+        if not self._bodies.memory.begin(self.owner, missing_bytes):
             raise overloaded(
                 f"the body has {size_bytes} bytes, which do not fit into the caller's share of the memory for the "
                 "bodies of running requests: try later"
@@ -100,7 +100,7 @@ class RequestBody:
 
     def release(self) -> None:
         """Free the memory of the body, because its request has ended."""
-        self._bodies.memory.end(self._owner, self._held_bytes)
+        self._bodies.memory.end(self.owner, self._held_bytes)
         self._held_bytes = 0
 
     async def work_on(
@@ -112,7 +112,7 @@ class RequestBody:
         """
         if len(body) <= SMALL_BYTES:
             return work(*args, **options)
-        async with self._bodies.places.place(self._owner) as place:
+        async with self._bodies.places.place(self.owner) as place:
             running = self._bodies.threads.submit(work, *args, **options)
             place.keep_until(running)  # A thread goes on if its caller leaves.
             return await asyncio.wrap_future(running)
