@@ -36,6 +36,8 @@ async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> Re
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(working, leaving, return_exceptions=True)
+        # An error's traceback has this frame: a task in it would keep the answer in memory until a garbage collection.
+        del working, leaving, task
 
 
 async def _left(receive: Receive) -> None:
