@@ -17,12 +17,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from starlette.datastructures import Headers
 from starlette.types import Message, Send
 
-from pagantic_common.domain.calls.shares import Shares
+from gateway.web.bodies import Bodies
 from pagantic_common.domain.errors import Overloaded
-from pagantic_common.workers.fair_places import FairPlaces, Place
+from pagantic_common.workers.fair_places import Place
 
-MAX_READS = 32
-MAX_READS_OF_CALLER = 4
 PART_BYTES = 64 * 1024
 RETRY_AFTER_S = 1.0
 
@@ -31,15 +29,12 @@ class Answers:
     """The limits of all answers of a server.
 
     Args:
-        memory: The bytes of bodies and answers, which callers share.
-        max_requests: The largest number of running requests.
+        bodies: The limits of all bodies, with the memory and the places that callers share.
     """
 
-    def __init__(self, memory: Shares, max_requests: int) -> None:
-        self.memory = memory
-        self.reads = FairPlaces(
-            MAX_READS, of_owner=MAX_READS_OF_CALLER, waiting=max_requests, resource="a place of reads"
-        )
+    def __init__(self, bodies: Bodies) -> None:
+        self.memory = bodies.memory
+        self.reads = bodies.reads
 
     @asynccontextmanager
     async def begin(self, owner: str | None, send: Send) -> AsyncIterator[Answer]:

@@ -56,7 +56,7 @@ class Entry:
         self._max_open_streams = settings.max_streams - int(settings.max_streams * QUICK_PART)
         self._open_streams = 0
         self.bodies = Bodies(settings, max_body_bytes)
-        self.answers = Answers(self.bodies.memory, settings.max_streams)
+        self.answers = Answers(self.bodies)
 
     @property
     def request_count(self) -> int:

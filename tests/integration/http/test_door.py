@@ -391,9 +391,9 @@ async def test_a_caller_with_many_requests_leaves_places_to_others(door, auth):
 
 
 @asynccontextmanager
-async def large_conversation(tmp_path, **settings):
+async def large_conversation(tmp_path, services=None, **settings):
     """Serve a gateway with a stored conversation of a megabyte, and yield the door and the path of the items."""
-    async with deployment(tmp_path) as world, serving_http(world, auth="none", **settings) as server:
+    async with deployment(tmp_path, services) as world, serving_http(world, auth="none", **settings) as server:
         item = {"type": "message", "role": "user", "content": "x" * 99_000}
         made = await server.http.post("/v1/conversations", json={"items": [item] * 10}, headers=bearer("one"))
         yield Door("http", server), f"/v1/conversations/{made.json()['id']}/items"
@@ -418,6 +418,26 @@ async def test_answers_that_nobody_reads_have_so_many_bytes_together_and_each_ca
             assert (answer.status_code, len(answer.json()["data"])) == (200, 10)
         await served.until_running(0)
         assert served.server.app.entry.bodies.memory.free == 4_500_000
+
+
+async def test_stored_items_that_a_request_refers_to_count_as_its_body(tmp_path):
+    services = scripted_services(inference=ScriptedInference(None, None, None))
+    async with large_conversation(tmp_path, services, max_bodies_bytes=4_500_000) as (served, path):
+        http, memory = served.server.http, served.server.app.entry.bodies.memory
+        items = (await http.get(path)).json()["data"]
+        body = {"model": "", "input": [{"type": "item_reference", "id": item["id"]} for item in items]}
+        async with asyncio.TaskGroup() as group, asyncio.timeout(20):
+            running = []
+            for count in (1, 2):
+                posting = http.post("/v1/responses", json=body, headers=bearer("one"))
+                running.append(group.create_task(posting))
+                while memory.free > 4_500_000 - count * 900_000:  # noqa: ASYNC110 - the memory has no event
+                    await asyncio.sleep(0.01)
+            refused = await http.post("/v1/responses", json=body, headers=bearer("one"))
+            for task in running:
+                task.cancel()
+        await served.until_running(0)
+        assert (refused.status_code, memory.free) == (503, 4_500_000)
 
 
 async def test_few_reads_of_a_caller_run_at_once(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from typing import Literal, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, hold_stored, read_object, reading_stored, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.counting import count_prompt
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
@@ -51,7 +51,8 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         form = await apart(body, read_form, value, ResponseForm)
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
-        sent = await _resolve(client, form, body, request, settings)
+        async with reading_stored(body):
+            sent = await _resolve(client, form, body, request, settings)
         name = await default_name.or_sent(form.model, client, request)
         head = head_of(form, sent, int(time.time()), name)
         if form.stream:
@@ -68,7 +69,8 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         value = read_object(body)
         require_model(value)
         form = await apart(body, read_form, value, SummaryForm)
-        sent = await _resolve(client, form, body, request, settings)
+        async with reading_stored(body):
+            sent = await _resolve(client, form, body, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
         return JSONResponse(naming_ignored(compaction_of(ResponseHead(sent, {}), int(time.time()), response), form))
@@ -77,10 +79,12 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
         sent = await apart(body, read_form, {"input": "", **fields}, CountForm)
-        form = await _with_stored_items(client, sent)
-        earlier = await _earlier_messages(client, form)
-        alias = settings.alias_of(form.model)
-        system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
+        async with reading_stored(body):
+            form = await _with_stored_items(client, sent)
+            earlier = await _earlier_messages(client, form)
+            alias = settings.alias_of(form.model)
+            system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
+            hold_stored(body, system_request)
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         counted = await count_prompt(client, system_request)
@@ -136,6 +140,7 @@ async def _resolve(
         earlier = await _earlier_messages(client, form)
     alias = settings.alias_of(form.model)
     made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
+    hold_stored(body, made)
     take_request_id(made, request)
     return made
 
