@@ -222,9 +222,9 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, send
             async for event in events:
                 await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
         except PaganticError as error:
-            scope[BROKEN] = error
-            logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code)
+            logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code or error)
+            scope[BROKEN] = error.with_traceback(None)  # The traceback would keep the events in memory.
         except Exception as error:
-            scope[BROKEN] = error
             logger.exception("request %s: the stream broke", scope["request_id"])
+            scope[BROKEN] = error.with_traceback(None)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

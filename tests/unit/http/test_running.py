@@ -101,3 +101,19 @@ async def test_the_content_of_an_answer_that_fails_is_freed_without_a_collection
         assert contents[0]() is None
     finally:
         gc.enable()
+
+
+async def test_few_bytes_of_events_wait_for_a_slow_reader():
+    made = 0
+
+    async def stream():
+        nonlocal made
+        while True:
+            made += 1
+            yield event_pb2.ExecutionEvent(layer="x" * 50_000)
+
+    events = merge_events([stream()], 60.0)
+    assert await anext(events)
+    await turn(200)
+    await events.aclose()
+    assert made <= 4
