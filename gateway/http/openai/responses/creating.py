@@ -51,8 +51,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         form = await apart(body, read_form, value, ResponseForm)
         if form.background and not form.is_stored:
             raise InvalidRequest("store is false: a response in the background is read from the store")
-        async with reading_stored(body):
-            sent = await _resolve(client, form, body, request, settings)
+        sent = await _resolve(client, form, body, request, settings)
         name = await default_name.or_sent(form.model, client, request)
         head = head_of(form, sent, int(time.time()), name)
         if form.stream:
@@ -69,8 +68,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         value = read_object(body)
         require_model(value)
         form = await apart(body, read_form, value, SummaryForm)
-        async with reading_stored(body):
-            sent = await _resolve(client, form, body, request, settings)
+        sent = await _resolve(client, form, body, request, settings)
         ask_for_summary(sent)
         response = completed(await client.execute(sent))
         return JSONResponse(naming_ignored(compaction_of(ResponseHead(sent, {}), int(time.time()), response), form))
@@ -131,16 +129,17 @@ async def _resolve(
 
     Raises NotFound for an unknown conversation or previous response, or InvalidRequest for an unsupported feature.
     """
-    form = await _with_stored_items(client, form)
-    is_stored = bool(form.conversation_id)
-    if is_stored:  # The orchestrator adds the messages of the conversation; here, only the names of calls are needed.
-        items = form.input if isinstance(form.input, list) else ()
-        earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
-    else:
-        earlier = await _earlier_messages(client, form)
-    alias = settings.alias_of(form.model)
-    made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
-    hold_stored(body, made)
+    async with reading_stored(body):
+        form = await _with_stored_items(client, form)
+        is_stored = bool(form.conversation_id)
+        if is_stored:  # The orchestrator adds the messages; here, only the names of calls are needed.
+            items = form.input if isinstance(form.input, list) else ()
+            earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
+        else:
+            earlier = await _earlier_messages(client, form)
+        alias = settings.alias_of(form.model)
+        made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
+        hold_stored(body, made)
     take_request_id(made, request)
     return made
 
