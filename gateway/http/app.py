@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -29,6 +29,7 @@ from gateway.http.ollama.answers import OLLAMA
 from gateway.http.operations import OPENAI, Access, Dialect, Operation
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.running import until_left
+from gateway.web.answers import Answer
 from gateway.web.bodies import RequestBody, Upload
 from gateway.web.callers import Callers, is_key_lent
 from gateway.web.cross_origin import CrossOrigin
@@ -90,14 +91,17 @@ class HttpApp:
             if operation.form is not None:
                 refuse_other_types(request)
             self._check_scope(operation, request)
-            async with self.entry.admitted(request, needs_key=operation.needs_key) as body:
+            async with (
+                self.entry.admitted(request, needs_key=operation.needs_key) as body,
+                self.entry.answers.begin(body.owner, opened) as answer,
+            ):
                 if operation.takes_file:
                     settings = self._settings
                     file = Upload(receive, max_bytes=settings.max_file_bytes, read_s=settings.read_s)
-                    await until_left(file.receive, self._answer(operation, request, file, send))
+                    await until_left(file.receive, self._answer(operation, request, file, answer))
                     return
                 read = await self._read(operation, request, receive, body)
-                await until_left(receive, self._answer(operation, request, read, send))
+                await until_left(receive, self._answer(operation, request, read, answer))
         except ClientDisconnect:
             return
         except PaganticError as error:
@@ -143,11 +147,13 @@ class HttpApp:
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
-    async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, send: Send) -> None:
+    async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, sent: Answer) -> None:
         """Send the answer of a handler or, if it fails, its error."""
+        send = escaping_line_ends(sent.send)
         try:
             client = self._callers.client_for(request) if operation.needs_key else None
-            answer = await operation.handle(client, request, body)
+            async with sent.reading() if operation.is_read else nullcontext():
+                answer = await operation.handle(client, request, body)
             if isinstance(answer, AsyncGenerator):
                 with self.entry.streaming():
                     await _send_events(answer, request, send)
@@ -211,14 +217,14 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, send
             *((name.encode(), scope["request_id"].encode()) for name in dialect.id_headers),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": first.encode(), "more_body": True})
         try:
+            await send({"type": "http.response.body", "body": first.encode(), "more_body": True})
             async for event in events:
                 await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
         except PaganticError as error:
-            scope[BROKEN] = error
-            logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code)
+            logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code or error)
+            scope[BROKEN] = error.with_traceback(None)  # The traceback would keep the events in memory.
         except Exception as error:
-            scope[BROKEN] = error
             logger.exception("request %s: the stream broke", scope["request_id"])
+            scope[BROKEN] = error.with_traceback(None)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

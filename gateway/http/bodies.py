@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf import json_format
@@ -96,6 +97,20 @@ async def apart(
     if isinstance(body, JsonBody):
         return await body.source.work_on(body, work, *args, **options)
     return work(*args, **options)
+
+
+def reading_stored(body: bytes) -> AbstractAsyncContextManager[object]:
+    """Hold a place of the caller for reads of stored content inside the block."""
+    return body.source.reading() if isinstance(body, JsonBody) else nullcontext()
+
+
+def hold_stored(body: bytes, message: Message) -> None:
+    """Count a request as the bytes of this message, of which stored content is a part, until it ends.
+
+    Raises Refusal if the bodies of running requests leave no memory for it.
+    """
+    if isinstance(body, JsonBody):
+        body.source.hold_stored(message.ByteSize())
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:

@@ -115,6 +115,11 @@ class Operation:
         return self.access in (Access.KEY, Access.ADMIN)
 
     @property
+    def is_read(self) -> bool:
+        """Whether the operation reads stored content for the caller, which takes memory until its answer is made."""
+        return self.needs_key and self.method == "GET"
+
+    @property
     def method(self) -> str:
         """The HTTP method."""
         return self.endpoint.partition(" ")[0]

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import ParamSpec, TypeVar
 
@@ -17,11 +18,13 @@ from gateway.web.refusal import Refusal, overloaded
 from gateway.web.settings import DoorSettings
 from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.domain.errors import InvalidRequest
-from pagantic_common.workers.fair_places import FairPlaces
+from pagantic_common.workers.fair_places import FairPlaces, Place
 
 # Work on a body of this size takes a few milliseconds on the event loop. A thread for it would cost more.
 SMALL_BYTES = 64 * 1024
 THREADS = 2
+MAX_READS = 32  # reads of stored content at once
+MAX_READS_OF_CALLER = 4
 # Each value of a body takes memory, and time for its checks: about as many fit into a body of 1 MiB of usual JSON.
 MAX_VALUES = 50_000
 UPLOAD_S = 3600.0
@@ -45,6 +48,9 @@ class Bodies:
         self.memory = Shares(max(settings.max_bodies_bytes, max_bytes))
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
         self.places = FairPlaces(THREADS, of_owner=1, resource="a thread that reads bodies")
+        self.reads = FairPlaces(
+            MAX_READS, of_owner=MAX_READS_OF_CALLER, waiting=settings.max_streams, resource="a place of reads"
+        )
 
 
 class RequestBody:
@@ -57,7 +63,7 @@ class RequestBody:
 
     def __init__(self, bodies: Bodies, owner: str | None) -> None:
         self._bodies = bodies
-        self._owner = owner
+        self.owner = owner
         self._held_bytes = 0
 
     async def read(self, request: Request, receive: Receive) -> bytes:
@@ -88,19 +94,30 @@ class RequestBody:
     def _hold(self, size_bytes: int) -> None:
         if size_bytes > self._bodies.max_bytes:
             raise Refusal(413, f"the body has more than {self._bodies.max_bytes} bytes: send less")
+        self.hold_stored(size_bytes)
+
+    def hold_stored(self, size_bytes: int) -> None:
+        """Count a request as so many bytes until it ends, with stored content that its references bring in.
+
+        Raises Refusal if the bodies of running requests leave no memory for it.
+        """
         missing_bytes = size_bytes - self._held_bytes
         if missing_bytes <= 0:
             return
-        if not self._bodies.memory.begin(self._owner, missing_bytes):
+        if not self._bodies.memory.begin(self.owner, missing_bytes):
             raise overloaded(
-                f"the body has {size_bytes} bytes, which do not fit into the caller's share of the memory for the "
+                f"the request has {size_bytes} bytes, which do not fit into the caller's share of the memory for the "
                 "bodies of running requests: try later"
             )
         self._held_bytes += missing_bytes
 
+    def reading(self) -> AbstractAsyncContextManager[Place]:
+        """Hold a place for reads of stored content inside the block."""
+        return self._bodies.reads.place(self.owner)
+
     def release(self) -> None:
         """Free the memory of the body, because its request has ended."""
-        self._bodies.memory.end(self._owner, self._held_bytes)
+        self._bodies.memory.end(self.owner, self._held_bytes)
         self._held_bytes = 0
 
     async def work_on(
@@ -112,7 +129,7 @@ class RequestBody:
         """
         if len(body) <= SMALL_BYTES:
             return work(*args, **options)
-        async with self._bodies.places.place(self._owner) as place:
+        async with self._bodies.places.place(self.owner) as place:
             running = self._bodies.threads.submit(work, *args, **options)
             place.keep_until(running)  # A thread goes on if its caller leaves.
             return await asyncio.wrap_future(running)

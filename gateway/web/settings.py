@@ -36,7 +36,7 @@ class DoorSettings(BaseSettings):
         512, ge=1, description="HTTP connections at once; one more replaces a silent one or is closed"
     )
     max_bodies_bytes: int = Field(
-        64 * 1024 * 1024, ge=1024, description="most bytes of the bodies of running requests together"
+        64 * 1024 * 1024, ge=1024, description="most bytes of the bodies and large answers of running requests together"
     )
     drain_s: float = Field(5.0, ge=0, le=600, description="how long running calls may go on after SIGTERM, seconds")
 

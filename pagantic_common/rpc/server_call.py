@@ -122,6 +122,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
+                del request  # gRPC keeps this frame, as `_forget_frames` says.
                 await _abort(context, error, end)
             else:
                 end.status = "OK"
@@ -149,6 +150,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - the edge of the process
+                del request  # gRPC keeps this frame, as `_forget_frames` says.
                 await _abort(context, error, end)
             else:
                 end.status = "OK"
@@ -278,8 +280,21 @@ async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn
     trailing: Trailing = ((DETAILS_KEY, details_of(error)), *_pushback(context, error))
     status = status_code_of(error)
     end.status = status.name
+    _forget_frames(raised)
     await context.abort(status, status_message(error), trailing_metadata=trailing)
     raise AssertionError("abort returned")
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Free the content of the frames of a handled error, such as a decoded request.
+
+    The state of an aborted call and gRPC's own error refer to each other, and that error refers to this one. So all of
+    them stay in memory until a garbage collection, which comes late where few objects hold many bytes.
+    """
+    pending: BaseException | None = error
+    while pending is not None and pending.__traceback__ is not None:
+        pending.__traceback__ = None
+        pending = pending.__context__
 
 
 def _pushback(context: Context, error: PaganticError) -> Trailing:

@@ -208,3 +208,18 @@ async def test_a_purge_finds_its_rows_by_their_key(journal):
         found = str(select(table.c.tenant).where(among(table, keys)).compile(compile_kwargs={"literal_binds": True}))
         plan = await journal._read("*", lambda db, found=found: db.execute(text(f"EXPLAIN QUERY PLAN {found}")).all())
         assert not [row for row in plan if row.detail.startswith("SCAN")], plan
+
+
+async def test_the_reads_of_a_tenant_leave_turns_to_another(journal):
+    await admit_both(journal)
+    ended_reads = []
+
+    async def read(tenant):
+        await journal.timeline(execution("r", tenant))
+        ended_reads.append(tenant)
+
+    many = [asyncio.create_task(read("acme")) for _ in range(50)]
+    await asyncio.sleep(0)  # The reads of the first tenant queue before the other tenant comes.
+    await read("beta")
+    assert len(ended_reads) <= 5
+    await asyncio.gather(*many)

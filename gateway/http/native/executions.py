@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import apart, read_message, read_object
+from gateway.http.bodies import apart, read_count, read_message, read_object
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
@@ -23,6 +23,9 @@ from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.ids import require_id
 
 MAX_PAGE = 500
+MAX_SEQUENCE = 2**63 - 1
+PAGE_BYTES = 2 * 1024 * 1024  # A page ends behind the events or steps with which it has as many bytes.
+_AFTER = "Only events above this sequence: the `next_after_sequence` of the page before."
 
 
 def execution_operations(settings: HttpSettings) -> list[Operation]:
@@ -64,8 +67,22 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
             parameters=(last_id,),
         ),
         Operation(NATIVE, f"DELETE {execution}", _cancel, "cancelExecution", answer=pb.CancelExecutionResponse),
-        Operation(NATIVE, f"GET {execution}/timeline", _timeline, "getTimeline", answer=pb.GetTimelineResponse),
-        Operation(NATIVE, f"GET {execution}/steps", _steps, "listSteps", answer=pb.ListStepsResponse),
+        Operation(
+            NATIVE,
+            f"GET {execution}/timeline",
+            _timeline,
+            "getTimeline",
+            answer=pb.GetTimelineResponse,
+            parameters=(Parameter("after_sequence", {"type": "integer", "minimum": 0}, _AFTER),),
+        ),
+        Operation(
+            NATIVE,
+            f"GET {execution}/steps",
+            _steps,
+            "listSteps",
+            answer=pb.ListStepsResponse,
+            parameters=(Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),),
+        ),
     ]
 
 
@@ -103,15 +120,30 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 
 
 async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """Get the stored events of an execution."""
-    events = await client.timeline(request.path_params["request_id"])
-    return JSONResponse({"events": [plain(event) for event in events]})
+    """Get the stored events of an execution. A large page has `next_after_sequence`."""
+    after = read_count("after_sequence", request.query_params.get("after_sequence", ""), otherwise=0, most=MAX_SEQUENCE)
+    query = pb.GetTimelineRequest(request_id=request.path_params["request_id"], after_sequence=after)
+    page = await client.timeline_page(query)
+    while page.next_after_sequence and page.ByteSize() < PAGE_BYTES:
+        query.after_sequence = page.next_after_sequence
+        following = await client.timeline_page(query)
+        page.events.MergeFrom(following.events)
+        page.next_after_sequence = following.next_after_sequence
+    return JSONResponse({"events": [], **plain(page)})
 
 
 async def _steps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """List the results of the steps of a kept execution."""
-    steps = await client.list_steps(request.path_params["request_id"])
-    return JSONResponse({"steps": [plain(step) for step in steps]})
+    """List the results of the steps of a kept execution. A large page has `next_page_token`."""
+    query = pb.ListStepsRequest(
+        request_id=request.path_params["request_id"], page_token=request.query_params.get("page_token", "")
+    )
+    page = await client.list_steps_page(query)
+    while page.next_page_token and page.ByteSize() < PAGE_BYTES:
+        query.page_token = page.next_page_token
+        following = await client.list_steps_page(query)
+        page.steps.MergeFrom(following.steps)
+        page.next_page_token = following.next_page_token
+    return JSONResponse({"steps": [], **plain(page)})
 
 
 async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer:

@@ -17,6 +17,7 @@ ResultT = TypeVar("ResultT")
 Answer = Response | AsyncGenerator[str, None]
 _Read = tuple[int, event_pb2.ExecutionEvent | Exception | None]  # None marks the end of the stream at this position.
 WAITING_EVENTS = 64
+WAITING_BYTES = 64 * 1024
 RUN_AT_ONCE = 8
 QUIET_S = 15.0
 QUIET = ": the answer is still being made\n\n"
@@ -36,6 +37,8 @@ async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> Re
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(working, leaving, return_exceptions=True)
+        # An error's traceback has this frame: a task in it would keep the answer in memory until a garbage collection.
+        del working, leaving, task
 
 
 async def _left(receive: Receive) -> None:
@@ -62,6 +65,32 @@ async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int
             work.close()  # A coroutine that never got a slot was never awaited, so it must be closed.
 
 
+class _WaitingEvents(asyncio.Queue[_Read]):
+    """A queue that is full, too, with WAITING_BYTES of events: a client that reads slowly keeps them in memory."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._bytes = 0
+
+    def _put(self, item: _Read) -> None:
+        self._bytes += _size_of(item)
+        super()._put(item)
+
+    def _get(self) -> _Read:
+        item: _Read = super()._get()
+        self._bytes -= _size_of(item)
+        return item
+
+    def full(self) -> bool:
+        """Return whether the next event has to wait."""
+        return super().full() or self._bytes >= WAITING_BYTES
+
+
+def _size_of(item: _Read) -> int:
+    _, event = item
+    return event.ByteSize() if isinstance(event, event_pb2.ExecutionEvent) else 0
+
+
 async def merge_events(
     streams: Sequence[AsyncGenerator[event_pb2.ExecutionEvent, None]], quiet_s: float
 ) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:
@@ -69,7 +98,7 @@ async def merge_events(
 
     Raises the error of the first stream that fails. Closing the generator closes all streams.
     """
-    waiting: asyncio.Queue[_Read] = asyncio.Queue(WAITING_EVENTS)
+    waiting = _WaitingEvents(WAITING_EVENTS)
 
     async def follow(position: int, stream: AsyncGenerator[event_pb2.ExecutionEvent, None]) -> None:
         try:

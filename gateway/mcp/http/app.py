@@ -84,7 +84,11 @@ class McpApp:
         try:
             request = Request(scope)
             self._check(request)
-            async with self.entry.admitted(request) as body:
+            async with (
+                self.entry.admitted(request) as body,
+                self.entry.answers.begin(body.owner, opened) as answer,
+            ):
+                response = Response(escaping_line_ends(answer.send))
                 await self._serve(request, receive, response, body)
         except (web.Refusal, PaganticError) as refusal:
             await response.end(Refusal.of(refusal), scope, receive)
@@ -217,11 +221,11 @@ class Response:
 
     async def send(self, message: Message) -> None:
         """Forward a part of the response."""
+        await self._send(message)
         if message["type"] == "http.response.start":
             self._has_begun = True
         elif message["type"] == "http.response.body":
             self._has_ended = not message.get("more_body", False)
-        await self._send(message)
 
     async def end(self, refusal: Refusal, scope: Scope, receive: Receive) -> None:
         """End a response that cannot continue. If none of it was sent, send the refusal."""

@@ -27,11 +27,14 @@ class Executions(Approvals):
         events = Timeline()
         after = 0
         while True:
-            request = pb.GetTimelineRequest(request_id=request_id, after_sequence=after)
-            page = await self._call(self._stub().GetTimeline, request)
+            page = await self.timeline_page(pb.GetTimelineRequest(request_id=request_id, after_sequence=after))
             events += page.events
             if not (after := page.next_after_sequence):
                 return events
+
+    async def timeline_page(self, request: pb.GetTimelineRequest) -> pb.GetTimelineResponse:
+        """Return a page of the stored events of an execution, in sequence."""
+        return await self._call(self._stub().GetTimeline, request)
 
     async def list_steps(self, request_id: str) -> list[execution_pb2.ExecutionStep]:
         """Return the results of the steps of an execution, in order.
@@ -41,11 +44,17 @@ class Executions(Approvals):
         steps: list[execution_pb2.ExecutionStep] = []
         token = ""
         while True:
-            request = pb.ListStepsRequest(request_id=request_id, page_token=token)
-            page = await self._call(self._stub().ListSteps, request)
+            page = await self.list_steps_page(pb.ListStepsRequest(request_id=request_id, page_token=token))
             steps += page.steps
             if not (token := page.next_page_token):
                 return steps
+
+    async def list_steps_page(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
+        """Return a page of the results of the steps of an execution, in order.
+
+        Raises NotFound if the execution does not exist, and PreconditionFailed if its request is not kept.
+        """
+        return await self._call(self._stub().ListSteps, request)
 
     async def get_execution(self, request_id: str) -> execution_pb2.Execution:
         """Return an execution with its current state. Raises NotFound if it does not exist."""

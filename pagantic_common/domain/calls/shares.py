@@ -25,7 +25,7 @@ class Shares:
     """
 
     def __init__(self, capacity: int, *, weight: float = 1.0) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         self._weight = weight
         self._used = 0
         self._held: dict[str | None, int] = {}
@@ -33,7 +33,7 @@ class Shares:
     @property
     def free(self) -> int:
         """The amount that no owner holds."""
-        return self._capacity - self._used
+        return self.capacity - self._used
 
     def held_by(self, owner: str | None) -> int:
         """Return the amount that an owner holds."""

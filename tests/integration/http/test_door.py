@@ -1,6 +1,7 @@
 """Who gets in at the doors, HTTP and MCP, in which order, and with how many connections, requests and bytes."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -415,6 +416,77 @@ async def test_a_caller_with_many_requests_leaves_places_to_others(door, auth):
         assert await served.ask(other, host=OTHER_HOST) == 200
         for _, writer in held:
             writer.close()
+
+
+@asynccontextmanager
+async def large_conversation(tmp_path, services=None, **settings):
+    """Serve a gateway with a stored conversation of a megabyte, and yield the door and the path of the items."""
+    async with deployment(tmp_path, services) as world, serving_http(world, auth="none", **settings) as server:
+        item = {"type": "message", "role": "user", "content": "x" * 99_000}
+        made = await server.http.post("/v1/conversations", json={"items": [item] * 10}, headers=bearer("one"))
+        yield Door("http", server), f"/v1/conversations/{made.json()['id']}/items"
+
+
+async def test_answers_that_nobody_reads_have_so_many_bytes_together_and_each_caller_its_share(tmp_path):
+    async with large_conversation(tmp_path, max_bodies_bytes=4_500_000) as (served, path):
+        request = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n\r\n".encode()
+        with contextlib.ExitStack() as opened:
+            statuses = []
+            for _ in range(6):
+                connection = opened.enter_context(socket.socket())
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+                connection.connect(("127.0.0.1", served.port))
+                reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 14)
+                opened.enter_context(closing(writer))
+                writer.write(request)
+                statuses.append(await status_in(reader))
+            # The caller has its share of the bytes, and another caller finds room.
+            assert statuses == [200, 200, 503, 503, 503, 503]
+            answer = await served.server.http.get(path, headers=bearer("two"))
+            assert (answer.status_code, len(answer.json()["data"])) == (200, 10)
+        await served.until_running(0)
+        assert served.server.app.entry.bodies.memory.free == 4_500_000
+
+
+async def test_stored_items_that_a_request_refers_to_count_as_its_body(tmp_path):
+    services = scripted_services(inference=ScriptedInference(None, None, None))
+    async with large_conversation(tmp_path, services, max_bodies_bytes=4_500_000) as (served, path):
+        http, memory = served.server.http, served.server.app.entry.bodies.memory
+        items = (await http.get(path)).json()["data"]
+        body = {"model": "", "input": [{"type": "item_reference", "id": item["id"]} for item in items]}
+        async with asyncio.TaskGroup() as group, asyncio.timeout(20):
+            running = []
+            for count in (1, 2):
+                posting = http.post("/v1/responses", json=body, headers=bearer("one"))
+                running.append(group.create_task(posting))
+                while memory.free > 4_500_000 - count * 900_000:  # noqa: ASYNC110 - the memory has no event
+                    await asyncio.sleep(0.01)
+            refused = await http.post("/v1/responses", json=body, headers=bearer("one"))
+            for task in running:
+                task.cancel()
+        await served.until_running(0)
+        assert (refused.status_code, memory.free) == (503, 4_500_000)
+
+
+async def test_few_reads_of_a_caller_run_at_once(tmp_path, monkeypatch):
+    running = largest = 0
+    get_page = AsyncClient.get_session_page
+
+    async def observed(client, page):
+        nonlocal running, largest
+        running += 1
+        largest = max(largest, running)
+        try:
+            return await get_page(client, page)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(AsyncClient, "get_session_page", observed)
+    async with large_conversation(tmp_path) as (served, path):
+        get = served.server.http.get
+        answers = await asyncio.gather(*(get(path, headers=bearer("one")) for _ in range(12)))
+    assert [answer.status_code for answer in answers] == [200] * 12
+    assert largest <= 4
 
 
 async def test_streams_leave_places_to_other_requests(tmp_path):

@@ -5,10 +5,12 @@ import json
 
 import pytest
 
+from gateway.http.native import executions
+from services.orchestrator.app.history import History
 from tests.support.http_app import serving_http
 from tests.support.mcp_app import Deployment
 from tests.support.orchestrator_app import stored
-from tests.support.scripted_services import ScriptedInference, scripted_services
+from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 EVENTS = {"accept": "text/event-stream"}
 
@@ -44,6 +46,32 @@ async def test_a_kept_request_has_steps_and_is_replayed(served):
     assert [(step["name"], step.get("content", "")) for step in steps] == [("prepare", ""), ("infer-1", "hello")]
     assert again.json()["content"] == "hello"
     assert (unkept.status_code, "keep_request" in unkept.text) == (409, True)
+
+
+async def read_pages(server, path, items, query, following):
+    """Return the content of all pages of a list, and the number of pages."""
+    read, count, params = [], 0, {}
+    while params is not None:
+        page = (await server.http.get(path, params=params)).json()
+        read, count = read + page[items], count + 1
+        params = {query: page[following]} if following in page else None
+    return read, count
+
+
+async def test_many_events_and_steps_come_in_pages(served, monkeypatch):
+    monkeypatch.setattr(History.__init__, "__defaults__", (500,))  # the size of the orchestrator's pages
+    timeline = "/v1/executions/r1/timeline", "events", "after_sequence", "next_after_sequence"
+    steps = "/v1/executions/r1/steps", "steps", "page_token", "next_page_token"
+    async with served(scripted_services(inference=ScriptedInference(answer("x" * 2000)))) as server:
+        await server.http.post("/v1/executions", json=body(keep_request=True))
+        whole = [await read_pages(server, *arguments) for arguments in (timeline, steps)]
+        monkeypatch.setattr(executions, "PAGE_BYTES", 1)
+        split = [await read_pages(server, *arguments) for arguments in (timeline, steps)]
+        wrong = await server.http.get(timeline[0], params={"after_sequence": "x"})
+    assert [count for _, count in whole] == [1, 1]
+    assert all(count > 1 for _, count in split)
+    assert [read for read, _ in split] == [read for read, _ in whole]
+    assert wrong.status_code == 400
 
 
 async def test_a_request_without_an_id_gets_one(served):

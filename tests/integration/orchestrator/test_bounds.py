@@ -1,9 +1,11 @@
 """What one execution may ask for and use, so that it harms no other."""
 
 import asyncio
+import gc
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -289,3 +291,30 @@ async def test_a_plan_of_very_many_steps_is_refused_before_it_is_decoded(tmp_pat
         assert time.process_time() - before_s < 1, "the caller and the service run in one process"
         reply = await call_unary("orchestrator", stub.ListExecutions, pb.ListExecutionsRequest())
     assert not reply.executions
+
+
+def resident_bytes():
+    """Return the memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+async def test_the_content_of_a_refused_call_is_freed_without_a_collection(tmp_path):
+    request = pb.UpdateSessionRequest(session_id="s", removed_keys=["not an id!"])
+    for _ in range(10):
+        request.appended_messages.add(role=message_pb2.ROLE_USER, content="x" * 99_000)
+    async with orchestrator(tmp_path) as stub:
+
+        async def be_refused(count):
+            for _ in range(count):
+                with pytest.raises(InvalidRequest):
+                    await call_unary("orchestrator", stub.UpdateSession, request, 10.0)
+
+        await be_refused(5)
+        gc.collect()
+        gc.disable()
+        try:
+            before = resident_bytes()
+            await be_refused(100)
+            assert resident_bytes() - before < 60_000_000
+        finally:
+            gc.enable()

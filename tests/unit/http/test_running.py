@@ -1,10 +1,12 @@
 """Requests that run at once: their events, their errors, and their end when nobody waits."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from gateway.http.streams.running import merge_events
+from gateway.http.streams.running import merge_events, until_left
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.domain.errors import Unavailable
 
@@ -74,3 +76,44 @@ async def test_the_error_of_one_request_ends_all():
         async for _ in merge_events([client.stream(one) for one in REQUESTS], 60.0):
             pass
     assert client.running == 0
+
+
+class Content:
+    """An object that takes memory in an answer."""
+
+
+async def test_the_content_of_an_answer_that_fails_is_freed_without_a_collection():
+    contents = []
+
+    async def work():
+        content = Content()
+        contents.append(weakref.ref(content))
+        raise Unavailable("nothing answers")
+
+    async def serve():
+        with pytest.raises(Unavailable):
+            await until_left(asyncio.Event().wait, work())
+
+    gc.disable()
+    try:
+        await serve()
+        await turn(1)
+        assert contents[0]() is None
+    finally:
+        gc.enable()
+
+
+async def test_few_bytes_of_events_wait_for_a_slow_reader():
+    made = 0
+
+    async def stream():
+        nonlocal made
+        while True:
+            made += 1
+            yield event_pb2.ExecutionEvent(layer="x" * 50_000)
+
+    events = merge_events([stream()], 60.0)
+    assert await anext(events)
+    await turn(200)
+    await events.aclose()
+    assert made <= 4

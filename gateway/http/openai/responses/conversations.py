@@ -9,7 +9,7 @@ from typing import Literal, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, apart, read_object
+from gateway.http.bodies import AnswerShape, apart, read_object, reading_stored
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.kept import notes_of
 from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, page_within, read_page_query
@@ -77,9 +77,10 @@ def conversation_operations() -> list[Operation]:
 async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer:
     """Make a conversation."""
     form = await apart(body, read_form, read_object(body or b"{}"), ConversationForm)
-    messages = messages_of_items(await resolve_references(client, form.items or (), "items"), {}, "items")
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
-    made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
+    async with reading_stored(body):
+        messages = messages_of_items(await resolve_references(client, form.items or (), "items"), {}, "items")
+        made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
     return JSONResponse(naming_ignored(_object(made), form))
 
 
@@ -128,10 +129,11 @@ async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Add items to a conversation."""
     form = await apart(body, read_form, read_object(body), ItemsForm)
     conversation_id = request.path_params["conversation_id"]
-    items = await resolve_references(client, form.items, "items")
-    calls = await find_calls(client, conversation_id, items)
-    messages = messages_of_items(items, names_of_calls(calls), "items")
-    changed = await client.update_session(conversation_id, {}, appended=messages)
+    async with reading_stored(body):
+        items = await resolve_references(client, form.items, "items")
+        calls = await find_calls(client, conversation_id, items)
+        messages = messages_of_items(items, names_of_calls(calls), "items")
+        changed = await client.update_session(conversation_id, {}, appended=messages)
     first = changed.message_count - len(messages)
     added = list_of(items_of_messages(messages, conversation_id, first))
     return JSONResponse(naming_ignored(added, form))

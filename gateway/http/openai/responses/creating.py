@@ -10,7 +10,7 @@ from typing import Literal, NotRequired
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, apart, read_object, take_request_id
+from gateway.http.bodies import AnswerShape, apart, hold_stored, read_object, reading_stored, take_request_id
 from gateway.http.openai.answers import completed
 from gateway.http.openai.counting import count_prompt
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, require_model
@@ -77,10 +77,12 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
         sent = await apart(body, read_form, {"input": "", **fields}, CountForm)
-        form = await _with_stored_items(client, sent)
-        earlier = await _earlier_messages(client, form)
-        alias = settings.alias_of(form.model)
-        system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
+        async with reading_stored(body):
+            form = await _with_stored_items(client, sent)
+            earlier = await _earlier_messages(client, form)
+            alias = settings.alias_of(form.model)
+            system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
+            hold_stored(body, system_request)
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         counted = await count_prompt(client, system_request)
@@ -127,15 +129,17 @@ async def _resolve(
 
     Raises NotFound for an unknown conversation or previous response, or InvalidRequest for an unsupported feature.
     """
-    form = await _with_stored_items(client, form)
-    is_stored = bool(form.conversation_id)
-    if is_stored:  # The orchestrator adds the messages of the conversation; here, only the names of calls are needed.
-        items = form.input if isinstance(form.input, list) else ()
-        earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
-    else:
-        earlier = await _earlier_messages(client, form)
-    alias = settings.alias_of(form.model)
-    made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
+    async with reading_stored(body):
+        form = await _with_stored_items(client, form)
+        is_stored = bool(form.conversation_id)
+        if is_stored:  # The orchestrator adds the messages; here, only the names of calls are needed.
+            items = form.input if isinstance(form.input, list) else ()
+            earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
+        else:
+            earlier = await _earlier_messages(client, form)
+        alias = settings.alias_of(form.model)
+        made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
+        hold_stored(body, made)
     take_request_id(made, request)
     return made
 

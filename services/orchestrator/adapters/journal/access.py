@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.storage.database import READING
+from pagantic_common.workers.fair_places import FairPlaces
 from services.orchestrator.adapters.journal.changes.hub import Hub
 from services.orchestrator.adapters.journal.database import (
     EVERY_TENANT,
@@ -25,6 +26,8 @@ from services.orchestrator.adapters.journal.writes import Writes
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.ports.changes import Changes, Watch
 
+MAX_READS = 2  # One read runs, and the next one is ready when it ends.
+MAX_WAITING_READS = 65_536  # This is more than the reads of all calls that may run.
 ResultT = TypeVar("ResultT")
 
 
@@ -39,6 +42,7 @@ class JournalAccess(Changes):
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._dialect.name]
         self._writes = Writes(owner, self._dialect, self._now_s)
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
+        self._turns = FairPlaces(MAX_READS, waiting=MAX_WAITING_READS, resource="the reader of the journal")
         self._hub = Hub()
         self._is_open = False
         self._engine: Engine
@@ -57,8 +61,11 @@ class JournalAccess(Changes):
         return await self._group.submit(work, changed=changed)
 
     async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Read the rows of a tenant, or of all tenants for EVERY_TENANT."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read_now, work, tenant)
+        """Read the rows of a tenant, or of all tenants for EVERY_TENANT. Tenants take turns."""
+        async with self._turns.place(None if tenant == EVERY_TENANT else tenant) as place:
+            reading = self._reading.submit(self._read_now, work, tenant)
+            place.keep_until(reading)  # The thread goes on if the caller leaves.
+            return await asyncio.wrap_future(reading)
 
     def _read_now(self, work: Callable[[Connection], ResultT], tenant: str = EVERY_TENANT) -> ResultT:
         with translating_errors(), self._engine.execution_options(**READING).connect() as db:

@@ -55,6 +55,30 @@ export async function call(path, { method = "GET", body, signal } = {}) {
   });
 }
 
+/** Return the stored events of an execution, from all pages. */
+export async function eventsOf(id, signal) {
+  const all = [];
+  let after = 0;
+  do {
+    const page = await call(executionPath(id, `/timeline?after_sequence=${after}`), { signal });
+    all.push(...page.events);
+    after = page.next_after_sequence;
+  } while (after);
+  return all;
+}
+
+/** Return the results of the steps of a kept execution, from all pages. */
+export async function stepsOf(id, signal) {
+  const all = [];
+  let token = "";
+  do {
+    const page = await call(executionPath(id, `/steps?page_token=${encodeURIComponent(token)}`), { signal });
+    all.push(...page.steps);
+    token = page.next_page_token;
+  } while (token);
+  return all;
+}
+
 /** Send a file as the body of a POST, and return the JSON of the answer; `onProgress` gets the share that is sent. */
 export async function sendFile(path, file, { signal, onProgress }) {
   for (;;) {

@@ -1,7 +1,7 @@
 // The page of one execution: what was asked and answered, and how: as a picture, and as the same timeline in words.
 
 import { AnswerView } from "./answer.js";
-import { call, executionPath, hasEnded, pageOf } from "./api.js";
+import { call, eventsOf, executionPath, hasEnded, pageOf } from "./api.js";
 import { announce, copyButton, h } from "./dom.js";
 import { shownFailure } from "./failures.js";
 import { shownState } from "./executions.js";
@@ -40,7 +40,7 @@ class ExecutionPage {
   /** Load and show the execution; returns whether nothing follows. */
   async load(signal) {
     const execution = await call(executionPath(this.id), { signal });
-    const { events } = await call(executionPath(this.id, "/timeline"), { signal });
+    const events = await eventsOf(this.id, signal);
     const isEnded = hasEnded(execution.state.current) || Boolean(execution.interrupted);
     const now = `${execution.state.current} ${events.length}`;
     if (now !== this.seen) this.#show(execution, events, isEnded);

@@ -1,7 +1,7 @@
 // The page that runs a recorded execution again with changes, and shows both answers side by side.
 
 import { AnswerView } from "./answer.js";
-import { call, execute, executionPath, newId, pageOf } from "./api.js";
+import { call, execute, executionPath, newId, pageOf, stepsOf } from "./api.js";
 import { announce, checkbox, field, h, menu } from "./dom.js";
 import { CallFailure, shownFailure } from "./failures.js";
 import { cut, visible } from "./text.js";
@@ -13,7 +13,7 @@ export async function showReplay(main, id, signal) {
   main.replaceChildren(h("h1", {}, "Replay"), h("p", { class: "empty" }, "Loading …"));
   try {
     const execution = await call(executionPath(id), { signal });
-    const { steps } = await call(executionPath(id, "/steps"), { signal }); // It refuses what cannot be replayed.
+    const steps = await stepsOf(id, signal); // It refuses what cannot be replayed.
     if (!execution.response) {
       main.replaceChildren(h("h1", {}, "Replay"), h("p", { role: "alert" }, "The execution has not ended yet."));
       return;
@@ -149,7 +149,7 @@ class ReplayPage {
   }
 
   async #comparison(id) {
-    const { steps } = await call(executionPath(id, "/steps"), { signal: this.signal });
+    const steps = await stepsOf(id, this.signal);
     const names = new Set([...this.steps, ...steps].map((step) => step.name));
     const rows = [...names].map((name) => {
       const [before, after] = [this.steps, steps].map((some) => some.find((step) => step.name === name));
