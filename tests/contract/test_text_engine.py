@@ -23,7 +23,7 @@ from tests.support.tiny_qwen import write_tiny_qwen
 
 @pytest.fixture(scope="module")
 def real_engine():
-    options = EngineOptions(context_tokens=256, kv_tokens=256, max_sequences=100, batch_tokens=64)
+    options = EngineOptions(context_tokens=256, kv_tokens=256, max_sequences=100, batch_tokens=64, threads=1)
     engine = LlamaCppEngine(find_default_model(), ModelInfo("real", 256), options)
     yield engine
     engine.close()
@@ -33,7 +33,13 @@ def real_engine():
 def small_engine(real_engine):
     """The same model with a cache of 8 bits."""
     options = EngineOptions(
-        context_tokens=256, kv_tokens=256, max_sequences=4, batch_tokens=64, key_type="q8_0", value_type="q8_0"
+        context_tokens=256,
+        kv_tokens=256,
+        max_sequences=4,
+        batch_tokens=64,
+        key_type="q8_0",
+        value_type="q8_0",
+        threads=1,
     )
     engine = real_engine.beside(options)
     yield engine

@@ -57,6 +57,7 @@ def test_cases_that_are_killed_in_the_middle_are_not_repeated(system, tmp_path):
     assert inferences == [1] * CASES, "nothing was computed twice"
 
 
+@pytest.mark.whole
 def test_two_evaluations_on_the_real_system_are_compared(system, tmp_path):
     suite = ROOT / "deploy" / "examples" / "suite.yaml"
     system.run("pagantic", "eval", suite, "--name", "one", "--folder", tmp_path)

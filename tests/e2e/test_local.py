@@ -59,38 +59,45 @@ def run_plain(system, *command):
     )
 
 
+@pytest.mark.whole
 def test_two_starts_at_the_same_time_start_one_system(own):
     assert [code for _, code in own.starts] == [0, 0], own.starts
     assert sorted("already up on" in text for text, _ in own.starts) == [False, True], own.starts
 
 
-def test_a_plain_shell_finds_what_runs(own):
-    status = run_plain(own, "pagantic", "status", "--json")
-    assert {area["address"] for area in json.loads(status.stdout)} == {own.address(area) for area in own.ports}
+def test_a_plain_shell_finds_what_runs(system):
+    status = run_plain(system, "pagantic", "status", "--json")
+    assert {area["address"] for area in json.loads(status.stdout)} == {system.address(area) for area in system.ports}
     assert status.returncode == 0
-    assert "calculator" in run_plain(own, "pagantic", "tools").stdout
-    assert run_plain(own, "pagantic", "chat", "Say hello.", "--max-tokens", "4").returncode == 0
-    doctor = run_plain(own, "pagantic", "doctor").stdout
+    assert "calculator" in run_plain(system, "pagantic", "tools").stdout
+    assert run_plain(system, "pagantic", "chat", "Say hello.", "--max-tokens", "4").returncode == 0
+    doctor = run_plain(system, "pagantic", "doctor").stdout
     assert "SmolLM2-135M-Instruct.Q4_1, loaded" in doctor
     assert "engine tuning: " in doctor
-    assert run_plain(own, *UP).stdout.startswith("already up on")
+    assert run_plain(system, *UP).stdout.startswith("already up on")
 
 
 @pytest.mark.parametrize("command", [UP, DEMO])
-def test_other_settings_than_it_runs_with_are_refused(own, command, tmp_path):
+def test_other_settings_than_it_runs_with_are_refused(system, command, tmp_path):
     another = tmp_path / "another.gguf"
     another.touch()
-    environment = {**own.environment, "PAGANTIC_INFERENCE_MODEL_PATH": str(another)}
+    environment = {**system.environment, "PAGANTIC_INFERENCE_MODEL_PATH": str(another)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "with other settings: PAGANTIC_INFERENCE_MODEL_PATH; run `pagantic down` first" in done.stderr
 
 
-def test_a_misspelt_setting_stops_a_start_and_a_service(own, tmp_path):
+def test_a_misspelt_setting_stops_a_start_and_a_service(system, tmp_path):
     misspelt = {"PAGANTIC_INFERENCE_CONTEXT_TOKEN": "64", "PAGANTIC_STATE": str(tmp_path)}
     for command, exit_code in ((UP, 3), ((sys.executable, "-m", "services.inference"), 78)):
         done = subprocess.run(
-            command, cwd=ROOT, env=own.environment | misspelt, capture_output=True, text=True, check=False, timeout=60
+            command,
+            cwd=ROOT,
+            env=system.environment | misspelt,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert done.returncode == exit_code
         assert "CONTEXT_TOKEN: no such setting; did you mean PAGANTIC_INFERENCE_CONTEXT_TOKENS?" in done.stderr
@@ -124,9 +131,9 @@ def test_a_start_whose_supervisor_is_stopped_by_another_command_says_so_and_stop
 
 
 @pytest.mark.parametrize("state", ["/proc/nope", "file"])
-def test_a_state_folder_that_cannot_be_is_named(own, tmp_path, state):
+def test_a_state_folder_that_cannot_be_is_named(system, tmp_path, state):
     (tmp_path / "file").write_text("")
-    environment = {**own.environment, "PAGANTIC_STATE": str(tmp_path / state)}
+    environment = {**system.environment, "PAGANTIC_STATE": str(tmp_path / state)}
     done = subprocess.run(UP, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "set PAGANTIC_STATE" in done.stderr

@@ -47,6 +47,7 @@ def run(system, request):
         return response, client.timeline(response.request_id)
 
 
+@pytest.mark.whole
 def test_the_model_writes_queries_and_a_document_which_find_what_the_question_finds(system, collection):
     expansion = policy_pb2.QueryExpansion(queries=2, hypothetical_document=True)
     policy = policy_of(collection, query_expansion=expansion)

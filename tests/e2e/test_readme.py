@@ -32,6 +32,7 @@ def commands():
     return [line for line in lines if line[1:] not in (["up"], ["down"], ["chat"])]
 
 
+@pytest.mark.whole
 def test_the_commands_work_in_their_order(system, monkeypatch):
     monkeypatch.setitem(system.environment, "COLUMNS", "80")
     shown = [system.run(*command) for command in commands()]

@@ -13,6 +13,8 @@ from tests.soak.turnover import keep_asking
 from tests.support.certificates import PREFIX, Authority, TlsFiles
 from tests.support.tls_system import TlsSystem
 
+pytestmark = pytest.mark.whole  # tests/integration/common/test_tls.py tries calls between services at each commit
+
 
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory):
@@ -66,7 +68,6 @@ def test_only_named_services_call_another(encrypted):
     assert denied.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-@pytest.mark.whole
 def test_certificates_and_authorities_are_replaced_under_load(encrypted):
     async def replace_under_load():
         async with encrypted.channel() as channel:

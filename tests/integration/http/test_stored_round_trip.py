@@ -148,7 +148,7 @@ async def test_what_is_stored_is_read_back_used_and_deleted(served):
     async with served(scripted_services(inference)) as server:
         loop = asyncio.get_running_loop()
 
-        @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(200, 10), deadline=None, suppress_health_check=list(HealthCheck))
         @given(CONVERSATIONS, st.lists(st.integers(0, 30), max_size=12))
         def holds(sent, order):
             work = Talk(server.http, inference).holds(sent, order)

@@ -165,6 +165,7 @@ async def test_a_failing_batch_is_the_engines_failure(stub_of):
     assert failed.value.code is ErrorCode.INFERENCE_ENGINE_ERROR
 
 
+@pytest.mark.whole
 async def test_the_service_scores_with_a_real_cross_encoder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "cross-encoder.gguf"
