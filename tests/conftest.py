@@ -101,6 +101,13 @@ def pytest_collection(session):
             importlib.import_module(".".join(path.parts))
 
 
+def pytest_collection_modifyitems(items):
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests.support.run_units import spread  # noqa: PLC0415 - pytest-xdist may be missing
+
+        spread(items)
+
+
 def pytest_collection_finish():
     gc.freeze()  # no collection visits the modules and the tests again
 

@@ -4,6 +4,7 @@ Each worker that runs such a file starts a system of its own, which takes second
 """
 
 import re
+import zlib
 from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling
@@ -26,6 +27,22 @@ def units_of_files():
     units |= {path: "keyed" for path, text in texts.items() if USES_KEYED.search(text)}
     users = sorted(path for path, text in texts.items() if path not in units and USES_SYSTEM.search(text))
     return units | {path: f"system {number % UNITS_OF_SYSTEM}" for number, path in enumerate(users)}
+
+
+def spread(items):
+    """Order the tests of a run: first the files that share a system, last tests/unit, and all others mixed.
+
+    Tests of one folder wait for the same things, and would leave the processors idle at the same time.
+    """
+    units = units_of_files()
+
+    def place(item):
+        path = item.path.relative_to(ROOT).as_posix()
+        if path in units:
+            return 0, 0, path
+        return 1 + path.startswith("tests/unit/"), zlib.crc32(path.encode()), path
+
+    items.sort(key=place)
 
 
 class UnitScheduling(LoadFileScheduling):
