@@ -62,7 +62,7 @@ async def test_an_answer_that_may_not_be_refused_counts_with_what_fits():
     other, body = RequestBody(bodies, "two"), RequestBody(bodies, "one")
     other.hold_stored(4_000)
     body.hold_stored(1_000)
-    with pytest.raises(Overloaded, match="the answer has 6_000 bytes"):
+    with pytest.raises(Overloaded, match="the answer has 6000 bytes"):
         body.hold_answer(6_000, is_refusable=True)
     assert bodies.memory.held_by("one") == 1_000
     body.hold_answer(6_000, is_refusable=False)
