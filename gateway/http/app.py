@@ -36,7 +36,7 @@ from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
 from gateway.web.line_ends import escaping_line_ends
 from gateway.web.refusal import Refusal
-from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.errors import DeadlineExceeded, Overloaded, PaganticError
 
 logger = logging.getLogger(__name__)
 
@@ -91,10 +91,8 @@ class HttpApp:
             if operation.form is not None:
                 refuse_other_types(request)
             self._check_scope(operation, request)
-            async with (
-                self.entry.admitted(request, needs_key=operation.needs_key) as body,
-                self.entry.answers.begin(body.owner, opened) as answer,
-            ):
+            async with self.entry.admitted(request, needs_key=operation.needs_key) as body:
+                answer = Answer(body, opened, is_refusable=operation.method == "GET")
                 if operation.takes_file:
                     settings = self._settings
                     file = Upload(receive, max_bytes=settings.max_file_bytes, read_s=settings.read_s)
@@ -147,27 +145,26 @@ class HttpApp:
             raise Refusal(405, f"the method must be {' or '.join(methods)}", {"allow": ", ".join(methods)})
         raise Refusal(404, f"there is no {scope['path'][:200]!r}: GET /openapi.json lists what there is")
 
-    async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, sent: Answer) -> None:
+    async def _answer(self, operation: Operation, request: Request, body: bytes | Upload, door_answer: Answer) -> None:
         """Send the answer of a handler or, if it fails, its error."""
-        send = escaping_line_ends(sent.send)
         try:
             client = self._callers.client_for(request) if operation.needs_key else None
-            async with sent.reading() if operation.is_read else nullcontext():
-                answer = await operation.handle(client, request, body)
-            if isinstance(answer, AsyncGenerator):
+            async with door_answer.body.reading() if operation.is_read else nullcontext():
+                response = await operation.handle(client, request, body)
+            if isinstance(response, AsyncGenerator):
                 with self.entry.streaming():
-                    await _send_events(answer, request, send)
+                    await _send_events(response, request, door_answer)
                 return
         except PaganticError as error:
-            answer = _error_answer(request, error)
+            response = _error_answer(request, error)
         except (Refusal, ClientDisconnect):
             raise  # The caller of this method sends the response.
         except Exception:
             logger.exception("request %s failed", request.scope["request_id"])
             described = error_of_refusal(Refusal(500, "the gateway failed: its log says why"))
-            answer = _error_response(request, described, 500, {})
-        _name_request(answer, request)
-        await answer(request.scope, request.receive, send)
+            response = _error_response(request, described, 500, {})
+        _name_request(response, request)
+        await response(request.scope, request.receive, escaping_line_ends(door_answer.send))
 
 
 def dialect_of(request: Request) -> Dialect:
@@ -202,14 +199,16 @@ def _error_response(
     return JSONResponse(body, status, headers)
 
 
-async def _send_events(events: AsyncGenerator[str, None], request: Request, send: Send) -> None:
+async def _send_events(events: AsyncGenerator[str, None], request: Request, door_answer: Answer) -> None:
     """Send the events of a stream.
 
-    The status is sent with the first event, because an error before that event determines the status.
+    The status is sent with the first event, because an error before that event determines the status. A stream that
+    breaks without an event for its error is cut, so that no client takes it for whole.
     """
-    scope, dialect = request.scope, dialect_of(request)
+    scope, dialect, send = request.scope, dialect_of(request), escaping_line_ends(door_answer.send)
     async with aclosing(events):
-        first = await anext(events, "")  # An empty default is returned if the client already has the last event.
+        event = await anext(events, None)  # There is no event if the client already has the last one.
+        door_answer.hold(len((event or "").encode()))
         headers = [
             (b"content-type", dialect.stream_type.encode()),
             (b"cache-control", b"no-cache"),
@@ -218,13 +217,24 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, send
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
-            await send({"type": "http.response.body", "body": first.encode(), "more_body": True})
-            async for event in events:
-                await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+            while event is not None:
+                event = await _send_event(event, events, send)
         except PaganticError as error:
             logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code or error)
             scope[BROKEN] = error.with_traceback(None)  # The traceback would keep the events in memory.
+            if not isinstance(error, DeadlineExceeded):  # A client that follows for too long may follow again.
+                return
         except Exception as error:
             logger.exception("request %s: the stream broke", scope["request_id"])
             scope[BROKEN] = error.with_traceback(None)
+            return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_event(event: str, events: AsyncGenerator[str, None], send: Send) -> str | None:
+    """Send an event, and return the next one, which is the stream's event for an error if this event was refused."""
+    try:
+        await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+    except Overloaded as error:
+        return await events.athrow(error)
+    return await anext(events, None)

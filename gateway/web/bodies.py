@@ -14,16 +14,16 @@ from typing import ParamSpec, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
-from gateway.web.refusal import Refusal, overloaded
+from gateway.web.refusal import RETRY_AFTER_S, Refusal, overloaded
 from gateway.web.settings import DoorSettings
 from pagantic_common.domain.calls.shares import Shares
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest, Overloaded
 from pagantic_common.workers.fair_places import FairPlaces, Place
 
 # Work on a body of this size takes a few milliseconds on the event loop. A thread for it would cost more.
 SMALL_BYTES = 64 * 1024
 THREADS = 2
-MAX_READS = 32  # reads of stored content at once
+MAX_READS = 32  # the number of reads of stored content that run at once
 MAX_READS_OF_CALLER = 4
 # Each value of a body takes memory, and time for its checks: about as many fit into a body of 1 MiB of usual JSON.
 MAX_VALUES = 50_000
@@ -56,6 +56,8 @@ class Bodies:
 class RequestBody:
     """The body of a running request. Its bytes count in the memory of all bodies until the request ends.
 
+    While a larger answer is sent, the request counts as the bytes of the answer.
+
     Args:
         bodies: The limits of all bodies.
         owner: The caller, or None for the only user of a local system.
@@ -64,7 +66,8 @@ class RequestBody:
     def __init__(self, bodies: Bodies, owner: str | None) -> None:
         self._bodies = bodies
         self.owner = owner
-        self._held_bytes = 0
+        self._request_bytes = 0  # the body, with stored content that it refers to
+        self._held_bytes = 0  # the bytes that count, which may be those of the answer
 
     async def read(self, request: Request, receive: Receive) -> bytes:
         """Return the body.
@@ -97,28 +100,52 @@ class RequestBody:
         self.hold_stored(size_bytes)
 
     def hold_stored(self, size_bytes: int) -> None:
-        """Count a request as so many bytes until it ends, with stored content that its references bring in.
+        """Raise the request's count to `size_bytes`, including stored content.
 
         Raises Refusal if the bodies of running requests leave no memory for it.
         """
         missing_bytes = size_bytes - self._held_bytes
-        if missing_bytes <= 0:
-            return
-        if not self._bodies.memory.begin(self.owner, missing_bytes):
-            raise overloaded(
-                f"the request has {size_bytes} bytes, which do not fit into the caller's share of the memory for the "
-                "bodies of running requests: try later"
+        if missing_bytes > 0:
+            if not self._bodies.memory.begin(self.owner, missing_bytes):
+                raise overloaded(
+                    f"the request has {size_bytes} bytes, which do not fit into the caller's share of the memory for "
+                    "the bodies of running requests: try later"
+                )
+            self._held_bytes = size_bytes
+        self._request_bytes = max(self._request_bytes, size_bytes)
+
+    def hold_answer(self, size_bytes: int, *, is_refusable: bool) -> None:
+        """Raise the request's count to the bytes of its answer until `end_answer`, or by as many bytes as fit.
+
+        Raises Overloaded if the answer does not fit and may be refused.
+        """
+        memory = self._bodies.memory
+        # An answer that is larger than the whole memory may be sent if nothing else is held.
+        missing_bytes = min(size_bytes, memory.capacity) - self._held_bytes
+        free_bytes = memory.left_for(self.owner)
+        if is_refusable and missing_bytes > free_bytes:
+            raise Overloaded(
+                f"the answer has {size_bytes} bytes, which do not fit into the caller's share of the memory for the "
+                "bodies and answers of running requests: read the answers to other requests first, and try again",
+                retry_after_s=RETRY_AFTER_S,
             )
-        self._held_bytes += missing_bytes
+        missing_bytes = min(missing_bytes, free_bytes)
+        if missing_bytes > 0 and memory.begin(self.owner, missing_bytes):
+            self._held_bytes += missing_bytes
+
+    def end_answer(self) -> None:
+        """Reduce the request's count to its own bytes, because the client has read the answer."""
+        self._bodies.memory.end(self.owner, self._held_bytes - self._request_bytes)
+        self._held_bytes = self._request_bytes
 
     def reading(self) -> AbstractAsyncContextManager[Place]:
         """Hold a place for reads of stored content inside the block."""
         return self._bodies.reads.place(self.owner)
 
     def release(self) -> None:
-        """Free the memory of the body, because its request has ended."""
-        self._bodies.memory.end(self.owner, self._held_bytes)
-        self._held_bytes = 0
+        """Free the memory of the request, because it has ended."""
+        self._request_bytes = 0
+        self.end_answer()
 
     async def work_on(
         self, body: bytes, work: Callable[ParamsT, ResultT], *args: ParamsT.args, **options: ParamsT.kwargs

@@ -6,7 +6,8 @@
 3. `RequestBody.read`: the size of the body, then its bytes, which count in the memory of all bodies until the request
    ends. Each caller has its share of this memory.
 4. `RequestBody.work_on`: parsing and other work on a large body, in a thread beside the event loop.
-5. `Answers`: few reads of a caller at once, and the bytes of large answers, which count in the same memory.
+5. `RequestBody.reading`: few reads of stored content at once.
+6. `Answer`: the bytes of large answers, which count in the memory of the bodies.
 
 The number of connections and the time of silent ones are bounded before these steps, in gateway.web.connections.
 """
@@ -19,7 +20,6 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from gateway.web.answers import Answers
 from gateway.web.bodies import Bodies, RequestBody
 from gateway.web.callers import api_key_of, owner_of
 from gateway.web.refusal import Refusal, overloaded
@@ -56,7 +56,6 @@ class Entry:
         self._max_open_streams = settings.max_streams - int(settings.max_streams * QUICK_PART)
         self._open_streams = 0
         self.bodies = Bodies(settings, max_body_bytes)
-        self.answers = Answers(self.bodies)
 
     @property
     def request_count(self) -> int:

@@ -26,7 +26,8 @@ from gateway.mcp.http.sessions import Sessions, user_of
 from gateway.mcp.settings import McpSettings
 from gateway.mcp.visits import Visit
 from gateway.web import refusal as web
-from gateway.web.bodies import RequestBody, check_values
+from gateway.web.answers import Answer
+from gateway.web.bodies import check_values
 from gateway.web.callers import Callers, api_key_of
 from gateway.web.cross_origin import CrossOrigin
 from gateway.web.entry import Entry
@@ -35,6 +36,10 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 PATH = "/mcp"
+# The methods whose large answers may be refused, because a client may call them again.
+READS = frozenset(
+    {"tools/list", "resources/list", "resources/templates/list", "resources/read", "prompts/list", "prompts/get"}
+)
 GRACE_S = 5.0
 SESSION_IDLE_S = 900.0  # Clients seldom end their sessions. A client that returns later gets a 404 and opens a new one.
 logger = logging.getLogger(__name__)
@@ -80,26 +85,25 @@ class McpApp:
         """Serve a request."""
         if scope["type"] != "http" or (opened := await self._cross_origin.open(scope, receive, send)) is None:
             return
-        response = Response(escaping_line_ends(opened))
+        response = Response(opened)
         try:
             request = Request(scope)
             self._check(request)
-            async with (
-                self.entry.admitted(request) as body,
-                self.entry.answers.begin(body.owner, opened) as answer,
-            ):
-                response = Response(escaping_line_ends(answer.send))
-                await self._serve(request, receive, response, body)
-        except (web.Refusal, PaganticError) as refusal:
-            await response.end(Refusal.of(refusal), scope, receive)
+            async with self.entry.admitted(request) as body:
+                answer = Answer(body, opened)
+                response = Response(answer.send)
+                await self._serve(request, receive, response, answer)
         except ClientDisconnect:
             return
-        except Exception:
-            logger.exception("a request failed")
-            await response.end(Refusal(500, "the server failed: its log says why"), scope, receive)
+        except Exception as error:
+            refusal = _refusal_in(error)
+            if refusal is None:
+                logger.exception("a request failed")
+                refusal = Refusal(500, "the server failed: its log says why")
+            await response.end(refusal, scope, receive)
 
-    async def _serve(self, request: Request, receive: Receive, response: Response, body: RequestBody) -> None:
-        scope = request.scope
+    async def _serve(self, request: Request, receive: Receive, response: Response, answer: Answer) -> None:
+        scope, body = request.scope, answer.body
         user = user_of(api_key_of(request))
         if user is not None:
             scope["user"] = user
@@ -107,6 +111,7 @@ class McpApp:
         if request.method == "POST":
             read = await body.read(request, receive)
             envelope = await body.work_on(read, Envelope.read, read)
+            answer.is_refusable = envelope.method in READS
             receive = replaying(read, receive)
         session_id = request.headers.get(MCP_SESSION_ID_HEADER, "")
         app = self._app_for(request, envelope, session_id)
@@ -119,7 +124,7 @@ class McpApp:
         with self._once_in_session(session_id, envelope), self._streaming(request):
             try:
                 with anyio.move_on_after(self._settings.call_s + GRACE_S) as limit:
-                    await app(scope, receive, response.send)
+                    await app(scope, receive, escaping_line_ends(response.send))
             finally:
                 visit.leave()
         if limit.cancelled_caught:
@@ -197,6 +202,13 @@ def _text_of(value: Any) -> str:
     return ""
 
 
+def _refusal_in(error: Exception) -> Refusal | None:
+    """Return the refusal for an error, which the protocol's task groups may wrap, or None for a fault of the server."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return Refusal.of(error) if isinstance(error, web.Refusal | PaganticError) else None
+
+
 def replaying(body: bytes, receive: Receive) -> Receive:
     """Return a message source that first returns the body again, and then later messages."""
     is_sent = False
@@ -228,8 +240,11 @@ class Response:
             self._has_ended = not message.get("more_body", False)
 
     async def end(self, refusal: Refusal, scope: Scope, receive: Receive) -> None:
-        """End a response that cannot continue. If none of it was sent, send the refusal."""
+        """End a response that cannot continue. If none of it was sent, send the refusal.
+
+        A stream that answers a POST lacks its result. It is left without an end, so that its connection is cut.
+        """
         if not self._has_begun:
-            await refusal.response()(scope, receive, self.send)
-        elif not self._has_ended:
+            await refusal.response()(scope, receive, escaping_line_ends(self.send))
+        elif not self._has_ended and scope["method"] == "GET":
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -39,15 +39,18 @@ class Shares:
         """Return the amount that an owner holds."""
         return self._held.get(owner, 0)
 
+    def left_for(self, owner: str | None) -> int:
+        """Return the amount that an owner may hold in addition."""
+        held = self.held_by(owner)
+        if owner is None or not held:
+            return self.free
+        return max(0, min(self.free, int(self._weight * self.free) - held))
+
     def begin(self, owner: str | None, amount: int = 1) -> bool:
         """Let the owner hold a further amount if its share allows that; return whether it does."""
-        held = self.held_by(owner)
-        allowed = self.free
-        if owner is not None and held:
-            allowed = min(allowed, int(self._weight * self.free) - held)
-        if amount > allowed:
+        if amount > self.left_for(owner):
             return False
-        self._held[owner] = held + amount
+        self._held[owner] = self.held_by(owner) + amount
         self._used += amount
         return True
 

@@ -30,7 +30,7 @@ from pagantic_common.rpc.call import call_unary
 from services.orchestrator.servicer import SCOPES
 from tests.support.http_app import chat_body, serving_http
 from tests.support.mcp_app import call, deployment, result_in, serving_mcp
-from tests.support.scripted_services import ScriptedInference, scripted_services
+from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 SERVING = {"http": serving_http, "mcp": serving_mcp}
 OTHER_HOST = "127.0.0.2"
@@ -446,6 +446,77 @@ async def test_answers_that_nobody_reads_have_so_many_bytes_together_and_each_ca
             assert (answer.status_code, len(answer.json()["data"])) == (200, 10)
         await served.until_running(0)
         assert served.server.app.entry.bodies.memory.free == 4_500_000
+
+
+async def test_an_answer_whose_work_is_done_is_sent_and_counts_with_what_fits(door):
+    inference = ScriptedInference(answer("x" * 200_000))
+    async with door(scripted_services(inference=inference), auth="none") as served:
+        memory = served.server.app.entry.bodies.memory
+        assert memory.begin("another", memory.free - 10_000)
+        headers = bearer("one") | {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        async with httpx.AsyncClient(timeout=20) as client:
+            url = f"http://127.0.0.1:{served.port}{served.path}"
+            response = await client.post(url, content=served.body(), headers=headers)
+        await served.until_running(0)
+        assert (response.status_code, response.text.count("x" * 200_000) > 0) == (200, True)
+        assert (len(inference.commands), memory.free) == (1, 10_000)
+
+
+async def test_a_body_and_its_answer_count_as_the_larger_of_them(tmp_path):
+    services = scripted_services(inference=ScriptedInference(answer("y" * 300_000)))
+    async with deployment(tmp_path, services) as world, serving_http(world, auth="none") as server:
+        memory, held_bytes = server.app.entry.bodies.memory, []
+        end = memory.end
+        memory.end = lambda owner, amount: (held_bytes.append(memory.held_by(owner)), end(owner, amount))
+        response = await server.chat("x" * 200_000, headers=bearer("one"))
+        assert (response.status_code, max(held_bytes)) == (200, len(response.content))
+
+
+@asynccontextmanager
+async def stored_response(tmp_path, text="hello", **fields):
+    """Store a response, fill the memory of the gateway, and yield the server and the id of the response."""
+    services = scripted_services(inference=ScriptedInference(answer(text)))
+    async with deployment(tmp_path, services) as world, serving_http(world, auth="none") as server:
+        body = {"model": "", "input": "hi", **fields}
+        made = await server.http.post("/v1/responses", json=body, headers=bearer("one"))
+        await Door("http", server).until_running(0)
+        memory = server.app.entry.bodies.memory
+        assert memory.begin("another", memory.free - 10_000)
+        yield server, made.json()["id"]
+        await Door("http", server).until_running(0)
+        assert memory.free == 10_000
+
+
+async def test_a_stream_that_reads_has_an_error_for_an_event_without_room(tmp_path):
+    async with stored_response(tmp_path, "x" * 200_000) as (server, response_id):
+        path = f"/v1/responses/{response_id}?stream=true"
+        response = await server.http.get(path, headers=bearer("one"))
+    *events, last, _ = response.text.split("\n\n")
+    assert (response.status_code, events[0].splitlines()[0]) == (200, "event: response.created")
+    assert (last.splitlines()[0], "share of the memory" in last) == ("event: error", True)
+    assert "response.completed" not in response.text
+
+
+async def test_a_stream_that_reads_has_a_status_for_a_first_event_without_room(tmp_path):
+    async with stored_response(tmp_path, instructions="x" * 200_000) as (server, response_id):
+        path = f"/v1/responses/{response_id}?stream=true"
+        response = await server.http.get(path, headers=bearer("one"))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert "share of the memory" in response.json()["error"]["message"]
+
+
+async def test_a_stream_that_breaks_without_an_event_for_its_error_is_cut(tmp_path):
+    async with stored_response(tmp_path, "x" * 200_000) as (server, response_id):
+        headers = {"accept": "text/event-stream"} | bearer("one")
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            await server.http.get(f"/v1/executions/{response_id.removeprefix('resp_')}", headers=headers)
+
+
+async def test_a_stream_whose_work_is_done_has_all_of_its_events(tmp_path):
+    async with stored_response(tmp_path, "x" * 200_000) as (server, _):
+        body = {"model": "", "input": "hi", "stream": True}
+        response = await server.http.post("/v1/responses", json=body, headers=bearer("one"))
+    assert (response.status_code, response.text.count("event: response.completed")) == (200, 1)
 
 
 async def test_stored_items_that_a_request_refers_to_count_as_its_body(tmp_path):

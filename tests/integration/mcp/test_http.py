@@ -1,12 +1,25 @@
 """What the HTTP transport refuses, whose sessions are whose, and what is left when clients have gone."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
 from gateway.mcp.settings import McpSettings
-from tests.support.mcp_app import LEGACY, MODERN, call, initialize, result_in
-from tests.support.scripted_services import ScriptedInference, ScriptedTools, scripted_services
+from pagantic.common.v1 import chunk_pb2
+from pagantic.context.v1 import context_service_pb2 as context_pb
+from tests.support.mcp_app import (
+    LEGACY,
+    MODERN,
+    Collections,
+    call,
+    deployment,
+    initialize,
+    result_in,
+    serving_mcp,
+)
+from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens on it
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -211,6 +224,60 @@ async def test_a_stream_of_a_session_ends_with_the_time_of_a_request(served, mon
         ended = await server.http.get(server.url, headers=server.headers(session=session))
         assert ended.status_code == 200
         assert server.app.entry.request_count == 0
+
+
+class LargeChunks(Collections):
+    """Has a chunk that is larger than a part of an answer."""
+
+    async def Retrieve(self, request, context):
+        return context_pb.RetrieveResponse(chunks=[chunk_pb2.Chunk(id="1", content="x" * 100_000, source="a.txt")])
+
+
+@asynccontextmanager
+async def full_server(tmp_path):
+    """Serve large answers with little memory for them."""
+    services = scripted_services(inference=ScriptedInference(answer("y" * 100_000)))
+    async with deployment(tmp_path, services, collections=LargeChunks()) as world, serving_mcp(world) as server:
+        memory = server.app.entry.bodies.memory
+        assert memory.begin(None, memory.free - 10_000)
+        yield server
+
+
+def modern(message, method, name):
+    """Return a message of the protocol of 2026-07-28, and the headers that it needs."""
+    meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+    message["params"]["_meta"] = meta
+    return message, {"mcp-method": method, "mcp-name": name}
+
+
+def read_resource():
+    params = {"uri": "pagantic://collections/notes?query=lamp"}
+    return {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params}
+
+
+async def test_an_answer_to_a_read_without_room_is_refused_in_the_form_of_the_protocol(tmp_path):
+    message, headers = modern(read_resource(), "resources/read", "pagantic://collections/notes?query=lamp")
+    async with full_server(tmp_path) as server:
+        refused = await server.post(message, version=MODERN, **headers)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert "share of the memory" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+async def test_an_event_stream_without_room_for_its_result_is_cut(tmp_path, has_session):
+    async with full_server(tmp_path) as server:
+        session = await server.open_session() if has_session else ""
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            await server.post(read_resource(), session=session)
+
+
+async def test_the_result_of_a_tool_is_sent_without_room(tmp_path):
+    message, headers = modern(call("ask", {"question": "hi"}), "tools/call", "ask")
+    async with full_server(tmp_path) as server:
+        legacy = await server.post(call("ask", {"question": "hi"}))
+        later = await server.post(message, version=MODERN, **headers)
+    for response in (legacy, later):
+        assert (response.status_code, "y" * 100_000 in response.text) == (200, True)
 
 
 async def test_where_keys_are_asked_for_nobody_gets_in_without_one(served):

@@ -14,7 +14,7 @@ from gateway.http.settings import HttpSettings
 from gateway.web import bodies as bodies_module
 from gateway.web.bodies import MAX_VALUES, SMALL_BYTES, Bodies, RequestBody, Upload, check_values
 from gateway.web.refusal import Refusal
-from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.errors import InvalidRequest, Overloaded
 
 LARGE = b"x" * (SMALL_BYTES + 1)
 
@@ -41,6 +41,34 @@ async def test_a_caller_has_one_thread_and_keeps_it_when_it_leaves(bodies):
     assert not second.done()
     release.set()
     assert await asyncio.wait_for(second, 5) == 0
+
+
+async def test_a_request_counts_as_the_larger_of_its_bytes_and_its_answer():
+    bodies = Bodies(HttpSettings(max_bodies_bytes=10_000), 10_000)
+    body = RequestBody(bodies, "one")
+    body.hold_stored(1_000)
+    body.hold_answer(600, is_refusable=True)
+    assert bodies.memory.held_by("one") == 1_000
+    body.hold_answer(3_000, is_refusable=True)
+    assert bodies.memory.held_by("one") == 3_000
+    body.end_answer()
+    assert bodies.memory.held_by("one") == 1_000
+    body.release()
+    assert bodies.memory.free == 10_000
+
+
+async def test_an_answer_that_may_not_be_refused_counts_with_what_fits():
+    bodies = Bodies(HttpSettings(max_bodies_bytes=10_000), 10_000)
+    other, body = RequestBody(bodies, "two"), RequestBody(bodies, "one")
+    other.hold_stored(4_000)
+    body.hold_stored(1_000)
+    with pytest.raises(Overloaded, match="the answer has 6000 bytes"):
+        body.hold_answer(6_000, is_refusable=True)
+    assert bodies.memory.held_by("one") == 1_000
+    body.hold_answer(6_000, is_refusable=False)
+    assert bodies.memory.held_by("one") == 5_000
+    body.release()
+    assert bodies.memory.free == 6_000
 
 
 def values_in(value):
