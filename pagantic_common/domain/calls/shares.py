@@ -6,6 +6,8 @@ shared-memory packet switches", 1998.
 
 from __future__ import annotations
 
+import math
+
 # A tenant that is alone gets two thirds of a capacity, so that it leaves room for others.
 TENANT_WEIGHT = 2.0
 
@@ -39,15 +41,18 @@ class Shares:
         """Return the amount that an owner holds."""
         return self._held.get(owner, 0)
 
+    def lacking(self, owner: str | None, amount: int = 1) -> int:
+        """Return the amount that others must free before the owner may hold a further amount, or 0 if it may."""
+        held, needed = self.held_by(owner), amount
+        if owner is not None and held:
+            needed = max(needed, math.ceil((held + amount) / self._weight))
+        return max(0, needed - self.free)
+
     def begin(self, owner: str | None, amount: int = 1) -> bool:
         """Let the owner hold a further amount if its share allows that; return whether it does."""
-        held = self.held_by(owner)
-        allowed = self.free
-        if owner is not None and held:
-            allowed = min(allowed, int(self._weight * self.free) - held)
-        if amount > allowed:
+        if self.lacking(owner, amount):
             return False
-        self._held[owner] = held + amount
+        self._held[owner] = self.held_by(owner) + amount
         self._used += amount
         return True
 
