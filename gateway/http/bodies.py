@@ -104,13 +104,13 @@ def reading_stored(body: bytes) -> AbstractAsyncContextManager[object]:
     return body.source.reading() if isinstance(body, JsonBody) else nullcontext()
 
 
-def hold_stored(body: bytes, message: Message) -> None:
-    """Count a request as the bytes of this message, of which stored content is a part, until it ends.
+def hold_stored(body: bytes, size_bytes: int) -> None:
+    """Raise the count of a request to `size_bytes`, including stored content, until the request ends.
 
     Raises Refusal if the bodies of running requests leave no memory for it.
     """
     if isinstance(body, JsonBody):
-        body.source.hold_stored(message.ByteSize())
+        body.source.hold_stored(size_bytes)
 
 
 def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> MessageT:

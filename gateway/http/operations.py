@@ -88,6 +88,9 @@ class Operation:
         text_type: The content type of a text answer.
         access: The operation's requirements for callers.
         makes: The parameter of other paths that accepts the id of the answer, or empty if there is no such parameter.
+        reads_stored: Whether the handler reads stored content, so that it holds one of the caller's places for reads
+            until it returns. None stands for every GET. A handler that reads within `reading_stored` must not hold a
+            second place, because such handlers could wait for each other.
     """
 
     dialect: Dialect
@@ -104,6 +107,7 @@ class Operation:
     text_type: str = field(default="text/plain", kw_only=True)
     access: Access = field(default=Access.KEY, kw_only=True)
     makes: str = field(default="", kw_only=True)
+    reads_stored: bool | None = field(default=None, kw_only=True)
     route: Route = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +121,8 @@ class Operation:
     @property
     def is_read(self) -> bool:
         """Whether the operation reads stored content for the caller, which takes memory until its answer is made."""
-        return self.needs_key and self.method == "GET"
+        reads_stored = self.method == "GET" if self.reads_stored is None else self.reads_stored
+        return self.needs_key and reads_stored
 
     @property
     def method(self) -> str:

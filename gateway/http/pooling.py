@@ -26,9 +26,10 @@ from pagantic.inference.v1 import inference_service_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.rpc.counting import LIMITS
 
 RERANK = Dialect("Cohere and Jina")
-MAX_DOCUMENTS = 1024
+MAX_DOCUMENTS = LIMITS["pagantic.orchestrator.v1.RerankRequest.texts"]
 MAX_RESULTS = (1 << 31) - 1
 
 

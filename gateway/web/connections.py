@@ -24,8 +24,9 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 WRITE_S = 30.0
-# Proxies and clients with pools close idle connections after at most 60 to 90 s. If the server closed them earlier, it
-# could do so while the next request is on its way, and that request would fail.
+# If the server closes an idle connection before the client does, it may do so while the next request is on its way, and
+# that request fails. Go, reqwest, .NET, nginx and AWS close idle connections after 60 to 90 s. OkHttp and Google's load
+# balancers keep them for minutes, and must send a request again that fails on a connection that was idle.
 IDLE_S = 100.0
 MIN_IDLE_S = 5.0  # Connections that are idle for longer give up their places if there are too few.
 # A small buffer of the kernel shows soon that a slow client reads, and takes little memory for clients that do not.
@@ -36,8 +37,9 @@ class Connections:
     """The open connections of a server, of which each peer has its share. Local callers are one peer without a share.
 
     A connection beyond the share takes the place of a connection without a request: of the same peer, or for the first
-    connection of a peer, of the peer with the most connections that has one. If there is none, all connections give up
-    their places that are idle between two requests for longer than MIN_IDLE_S.
+    connection of a peer, of the peer with the most connections that has one. If all connections of the peer are busy,
+    connections of other peers give up as many places as its share lacks. They have been idle between two requests for
+    longer than MIN_IDLE_S, and the longest idle ones go first.
     """
 
     def __init__(self, settings: DoorSettings) -> None:
@@ -50,7 +52,7 @@ class Connections:
         """Count a new connection; return whether it has a place."""
         peer = self._peer_of(connection)
         if not self._shares.begin(peer) and not self._replace_silent(peer):
-            self._close_idle()
+            self._close_idle_for(peer)
             if not self._shares.begin(peer):
                 return False
         self._open.setdefault(peer, {})[connection] = None
@@ -70,11 +72,18 @@ class Connections:
                 return True
         return False
 
-    def _close_idle(self) -> None:
-        for connection in [connection for peers in self._open.values() for connection in peers]:
-            if connection.idle_s > MIN_IDLE_S:
-                self.remove(connection)
-                connection.transport.close()
+    def _close_idle_for(self, peer: str | None) -> None:
+        """Close as many idle connections of other peers as the share of a busy peer lacks, or none if too few are idle.
+
+        A client may send its next request while its connection is being closed, so none is closed in vain.
+        """
+        idle = [connection for peers in self._open.values() for connection in peers if connection.idle_s > MIN_IDLE_S]
+        lacking = self._shares.lacking(peer)
+        if len(idle) < lacking:
+            return
+        for connection in sorted(idle, key=lambda connection: connection.idle_s, reverse=True)[:lacking]:
+            self.remove(connection)
+            connection.transport.close()
 
     def remove(self, connection: BoundedProtocol) -> None:
         """Stop counting a connection, which may not be counted any longer."""

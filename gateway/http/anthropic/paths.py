@@ -132,8 +132,24 @@ def anthropic_operations(settings: HttpSettings) -> list[Operation]:
         Operation(
             ANTHROPIC, f"POST {MESSAGES_PATH}/count_tokens", count, "countTokens", CountTokensForm, CountedTokens
         ),
-        Operation(_MODELS, "GET /v1/models", list_, "listModels", answer=AnyModelList, parameters=by_version),
-        Operation(_MODELS, f"GET {_MODEL}", retrieve, "getModel", answer=AnyModel, parameters=by_version),
+        Operation(
+            _MODELS,
+            "GET /v1/models",
+            list_,
+            "listModels",
+            answer=AnyModelList,
+            parameters=by_version,
+            reads_stored=False,
+        ),
+        Operation(
+            _MODELS,
+            f"GET {_MODEL}",
+            retrieve,
+            "getModel",
+            answer=AnyModel,
+            parameters=by_version,
+            reads_stored=False,
+        ),
         Operation(_MODELS, f"DELETE {_MODEL}", delete, "deleteModel", answer=Deleted),
     ]
 

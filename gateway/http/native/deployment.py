@@ -50,9 +50,15 @@ class ModelsOfMachine(AnswerShape):
 def deployment_operations() -> list[Operation]:
     """Return the operations of tools, replicas and models."""
     return [
-        Operation(NATIVE, "GET /v1/tools", _tools, "listTools", answer=pb.ListToolsResponse),
+        Operation(NATIVE, "GET /v1/tools", _tools, "listTools", answer=pb.ListToolsResponse, reads_stored=False),
         Operation(
-            NATIVE, "GET /v1/replicas", _replicas, "listReplicas", answer=pb.ListReplicasResponse, access=Access.ADMIN
+            NATIVE,
+            "GET /v1/replicas",
+            _replicas,
+            "listReplicas",
+            answer=pb.ListReplicasResponse,
+            access=Access.ADMIN,
+            reads_stored=False,
         ),
         Operation(
             NATIVE,
@@ -71,7 +77,13 @@ def deployment_operations() -> list[Operation]:
             access=Access.ADMIN,
         ),
         Operation(
-            NATIVE, "GET /v1/pulled-models", _pulled, "listPulledModels", answer=ModelsOfMachine, access=Access.ADMIN
+            NATIVE,
+            "GET /v1/pulled-models",
+            _pulled,
+            "listPulledModels",
+            answer=ModelsOfMachine,
+            access=Access.ADMIN,
+            reads_stored=False,
         ),
     ]
 

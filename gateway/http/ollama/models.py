@@ -130,10 +130,10 @@ def model_operations(settings: HttpSettings) -> list[Operation]:
         return JSONResponse(OllamaVersion(version=API_VERSION))
 
     return [
-        Operation(OLLAMA, "GET /api/tags", tags, "ollamaTags", answer=OllamaModelList),
-        Operation(OLLAMA, "GET /api/ps", ps, "ollamaProcesses", answer=LoadedModelList),
+        Operation(OLLAMA, "GET /api/tags", tags, "ollamaTags", answer=OllamaModelList, reads_stored=False),
+        Operation(OLLAMA, "GET /api/ps", ps, "ollamaProcesses", answer=LoadedModelList, reads_stored=False),
         Operation(OLLAMA, "POST /api/show", show, "ollamaShow", ShowForm, ShownModel),
-        Operation(OLLAMA, "GET /api/version", version, "ollamaVersion", answer=OllamaVersion),
+        Operation(OLLAMA, "GET /api/version", version, "ollamaVersion", answer=OllamaVersion, reads_stored=False),
     ]
 
 

@@ -1,8 +1,9 @@
-"""Splits lists of objects into pages, as clients request them. The module is pure."""
+"""Splits lists of objects into pages, as clients request them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -93,18 +94,20 @@ def objects_behind(items: Sequence[ObjectT], page: PageQuery) -> Sequence[Object
     raise NotFound(f"there is no item {page.after[:128]!r} in this list")
 
 
-async def page_within(objects: AsyncIterator[tuple[Mapping[str, Any], int]], size: int) -> dict[str, Any]:
+async def page_within(objects: AsyncGenerator[tuple[ObjectT, int], None], size: int) -> dict[str, Any]:
     """Return a page of the first objects, at most `size`, each of which comes with its size in bytes.
 
-    The page ends behind the object with which it has more than MAX_PAGE_BYTES.
+    The page ends behind the object with which it has more than MAX_PAGE_BYTES. The generator is closed, because it may
+    hold objects that were read and do not fit.
     """
     page: list[Mapping[str, Any]] = []
     page_bytes = 0
-    async for item, item_bytes in objects:
-        if len(page) == size or page_bytes > MAX_PAGE_BYTES:
-            return list_of(page, has_more=True)
-        page.append(item)
-        page_bytes += item_bytes
+    async with aclosing(objects):
+        async for item, item_bytes in objects:
+            if len(page) == size or page_bytes > MAX_PAGE_BYTES:
+                return list_of(page, has_more=True)
+            page.append(item)
+            page_bytes += item_bytes
     return list_of(page)
 
 

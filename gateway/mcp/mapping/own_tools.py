@@ -19,11 +19,12 @@ from pagantic.orchestrator.v1 import execution_pb2, plan_pb2
 from pagantic_common.client import Options, chat_request, plan_request, plan_step, structured_request, vote_request
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.rpc.counting import LIMITS
 
 Schema = dict[str, Any] | bool
 MAX_PROBLEMS = 8
-MAX_STEPS = 64
-MAX_TOOLS = 1024
+MAX_STEPS = LIMITS["pagantic.orchestrator.v1.ExecutionPlan.steps"]
+MAX_TOOLS = LIMITS["pagantic.orchestrator.v1.SystemRequest.tools"]
 
 
 class _Arguments(OptionalFields):

@@ -6,6 +6,8 @@ shared-memory packet switches", 1998.
 
 from __future__ import annotations
 
+import math
+
 # A tenant that is alone gets two thirds of a capacity, so that it leaves room for others.
 TENANT_WEIGHT = 2.0
 
@@ -45,6 +47,13 @@ class Shares:
         if owner is None or not held:
             return self.free
         return max(0, min(self.free, int(self._weight * self.free) - held))
+
+    def lacking(self, owner: str | None, amount: int = 1) -> int:
+        """Return the amount that others must free before the owner may hold a further amount, or 0 if it may."""
+        held, needed = self.held_by(owner), amount
+        if owner is not None and held:
+            needed = max(needed, math.ceil((held + amount) / self._weight))
+        return max(0, needed - self.free)
 
     def begin(self, owner: str | None, amount: int = 1) -> bool:
         """Let the owner hold a further amount if its share allows that; return whether it does."""

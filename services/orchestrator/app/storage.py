@@ -17,7 +17,9 @@ RETRY_AFTER_S = 60.0  # the interval of the purge
 
 
 @dataclass(slots=True)
-class _Use:
+class StorageSum:
+    """The bytes of a tenant as they were last read, with what was admitted since, until the next reading."""
+
     used_bytes: int
     max_bytes: int
     until_s: float
@@ -40,12 +42,15 @@ class StorageQuota:
         self._journal = journal
         self._max_tenant_bytes = max_tenant_bytes
         self._max_session_bytes = max_session_bytes
-        self._uses: OrderedDict[str, _Use] = OrderedDict()
+        self._uses: OrderedDict[str, StorageSum] = OrderedDict()
 
-    async def check(self, tenant: str, size_bytes: int) -> None:
-        """Raise Overloaded with QUOTA_STORAGE if a tenant may not store that many bytes more."""
+    async def check(self, tenant: str, size_bytes: int) -> StorageSum | None:
+        """Raise Overloaded with QUOTA_STORAGE if a tenant may not store that many bytes more.
+
+        Return the sum to which the bytes were added, or None without a bound.
+        """
         if self._max_tenant_bytes is None:
-            return
+            return None
         use = await self._use_of(tenant)
         if use.used_bytes + size_bytes > use.max_bytes:
             raise _full(
@@ -53,27 +58,34 @@ class StorageQuota:
                 "(MAX_STORED_BYTES_OF_TENANT): delete sessions and executions, or wait until old executions are purged"
             )
         use.used_bytes += size_bytes
+        return use
 
-    async def check_session(self, key: SessionKey, size_bytes: int) -> None:
-        """Raise Overloaded with QUOTA_STORAGE if a session or its tenant may not store that many bytes more."""
+    async def check_session(self, key: SessionKey, size_bytes: int) -> StorageSum | None:
+        """Raise Overloaded with QUOTA_STORAGE if a session or its tenant may not store that many bytes more.
+
+        Return the sum of the tenant to which the bytes were added, or None without a bound.
+        """
         used_bytes = await self._journal.session_bytes(key)
         if used_bytes + size_bytes > self._max_session_bytes:
             raise _full(
                 f"session {key.session_id!r} has {used_bytes} bytes, at most {self._max_session_bytes} are kept "
                 "(MAX_SESSION_BYTES): begin another session, or remove messages of this one"
             )
-        await self.check(key.tenant, size_bytes)
+        return await self.check(key.tenant, size_bytes)
 
-    def release(self, tenant: str, size_bytes: int) -> None:
-        """Stop counting admitted bytes, because the journal has them already."""
-        if (use := self._uses.get(tenant)) is not None:
-            use.used_bytes -= size_bytes
+    def release(self, counted: StorageSum | None, size_bytes: int) -> None:
+        """Stop counting admitted bytes, because the journal has them already.
+
+        The bytes are taken from the sum to which they were added. A sum that was read since never had them.
+        """
+        if counted is not None:
+            counted.used_bytes -= size_bytes
 
     def forget(self, tenant: str) -> None:
         """Read the sum of a tenant again at the next check, because something of it was deleted."""
         self._uses.pop(tenant, None)
 
-    async def _use_of(self, tenant: str) -> _Use:
+    async def _use_of(self, tenant: str) -> StorageSum:
         now_s = asyncio.get_running_loop().time
         use, started_s = self._uses.get(tenant), now_s()
         if use is not None and started_s < use.until_s:
@@ -83,7 +95,7 @@ class StorageQuota:
         stored = await self._journal.tenant_use(tenant)
         ended_s = now_s()
         until_s = ended_s + max(REFRESH_S, (ended_s - started_s) / READ_SHARE)
-        self._uses[tenant] = use = _Use(stored.used_bytes, self._max_tenant_bytes or stored.room_bytes, until_s)
+        self._uses[tenant] = use = StorageSum(stored.used_bytes, self._max_tenant_bytes or stored.room_bytes, until_s)
         self._uses.move_to_end(tenant)
         if len(self._uses) > KEPT_TENANTS:
             self._uses.popitem(last=False)

@@ -20,7 +20,7 @@ from gateway.http.operations import Access
 from gateway.http.serving import served_operations
 from gateway.http.settings import HttpSettings
 from gateway.web import callers, connections
-from gateway.web.bodies import MAX_VALUES
+from gateway.web.bodies import MAX_READS, MAX_VALUES
 from pagantic.orchestrator.v1 import key_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient, chat_request
@@ -300,32 +300,53 @@ async def test_a_body_that_is_too_large_is_refused_before_a_byte_of_it_comes(doo
         writer.close()
 
 
+def pool(host):
+    """Return a client that keeps its connections, from an address of this machine."""
+    limits = httpx.Limits(keepalive_expiry=60)
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(local_address=host, limits=limits), timeout=20)
+
+
+async def port_of(client, served):
+    """Ask the model, and return the port of the client's connection."""
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    url = f"http://127.0.0.1:{served.port}{served.path}"
+    response = await client.post(url, content=served.body(), headers=headers)
+    assert response.status_code == 200
+    return response.extensions["network_stream"].get_extra_info("client_addr")[1]
+
+
 async def test_connections_stay_open_between_requests_until_their_places_are_needed(door):
-    def pool(host):
-        limits = httpx.Limits(keepalive_expiry=60)
-        return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(local_address=host, limits=limits), timeout=20)
-
-    async def port_of(client):
-        """Ask the model, and return the port of the client's connection."""
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-        url = f"http://127.0.0.1:{served.port}{served.path}"
-        response = await client.post(url, content=served.body(), headers=headers)
-        assert response.status_code == 200
-        return response.extensions["network_stream"].get_extra_info("client_addr")[1]
-
     async with door(auth="none", max_connections=8, read_s=60) as served, AsyncExitStack() as stack:
         pools = [await stack.enter_async_context(pool(f"127.0.0.{number}")) for number in range(2, 8)]
-        ports = [await port_of(client) for client in pools]
+        ports = [await port_of(client, served) for client in pools]
         _, writer = await served.connect()
         writer.write(served.head(100))
         await served.until_running(1)
         await asyncio.sleep(connections.MIN_IDLE_S + 0.5)
-        assert await port_of(pools[0]) == ports[0]
-        # A busy caller needs a second connection, so that connections that were idle for long are closed.
+        assert await port_of(pools[0], served) == ports[0]
+        # A busy caller needs a second connection, so that the connection that was idle for longest is closed.
         assert await served.ask() == 200
-        kept = [await port_of(client) == port for client, port in zip(pools, ports, strict=True)]
-        assert kept == [True, False, False, False, False, False]
+        kept = [await port_of(client, served) == port for client, port in zip(pools, ports, strict=True)]
+        assert kept == [True, False, True, True, True, True]
         writer.close()
+
+
+async def test_no_idle_connection_is_closed_for_a_peer_that_gets_no_place_by_it(door, monkeypatch):
+    monkeypatch.setattr(connections, "MIN_IDLE_S", 0.1)
+    async with door(auth="none", max_connections=8, read_s=60) as served, pool(OTHER_HOST) as client:
+        busy = [await served.connect() for _ in range(4)]
+        for _, writer in busy:
+            writer.write(served.head(100))
+        await served.until_running(4)
+        port = await port_of(client, served)
+        await asyncio.sleep(0.3)
+        # The peer holds half of the places, so that it lacks two for a further one.
+        reader, writer = await served.connect()
+        assert await is_closed(reader)
+        assert await port_of(client, served) == port
+        writer.close()
+        for _, writer in busy:
+            writer.close()
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
@@ -558,6 +579,74 @@ async def test_few_reads_of_a_caller_run_at_once(tmp_path, monkeypatch):
         answers = await asyncio.gather(*(get(path, headers=bearer("one")) for _ in range(12)))
     assert [answer.status_code for answer in answers] == [200] * 12
     assert largest <= 4
+
+
+REFERENCE = {"type": "item_reference", "id": "msg_x_0"}
+MESSAGE = {"type": "message", "role": "user", "content": "hi"}
+READING = [
+    ("GET", "/v1/responses/x", None),
+    ("DELETE", "/v1/responses/x", None),
+    ("POST", "/v1/responses/x/cancel", None),
+    ("POST", "/v1/chat/completions/x", {"metadata": {}}),
+    ("DELETE", "/v1/chat/completions/x", None),
+    ("DELETE", "/v1/conversations/x/items/msg_x_0", None),
+    ("POST", "/v1/conversations/x/items", {"items": [MESSAGE]}),
+    ("POST", "/v1/conversations", {"items": [REFERENCE]}),
+    ("POST", "/v1/responses", {"model": "", "input": [REFERENCE]}),
+    ("POST", "/v1/responses", {"model": "", "input": "hi", "previous_response_id": "x"}),
+    ("POST", "/v1/responses/input_tokens", {"input": "hi", "conversation": "x"}),
+]
+NOT_READING = [
+    *(("GET", path, None) for path in ("/v1/models", "/v1/models/x", "/v1/tools", "/v1/replicas", "/v1/pulled-models")),
+    *(("GET", path, None) for path in ("/api/tags", "/api/ps", "/api/version")),
+    ("POST", "/v1/conversations", {"items": [MESSAGE]}),
+    ("POST", "/v1/responses", {"model": "", "input": [MESSAGE]}),
+    ("POST", "/v1/responses/input_tokens", {"input": "hi"}),
+]
+
+
+@asynccontextmanager
+async def no_place_for_reads(tmp_path):
+    """Serve a gateway in which others hold all places for reads."""
+    async with deployment(tmp_path) as world, serving_http(world) as server, AsyncExitStack() as held:
+        reads = server.app.entry.bodies.reads
+        for number in range(MAX_READS):
+            await held.enter_async_context(reads.place(str(number)))
+        yield server.http, reads
+
+
+@pytest.mark.parametrize(("method", "path", "body"), READING)
+async def test_a_request_that_reads_stored_content_waits_for_a_place(tmp_path, method, path, body):
+    async with no_place_for_reads(tmp_path) as (http, reads), asyncio.timeout(20):
+        running = asyncio.create_task(http.request(method, path, json=body))
+        while not (reads.waiting or running.done()):  # noqa: ASYNC110 - the queue has no event
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_request_that_reads_nothing_stored_waits_for_no_place(tmp_path):
+    async with no_place_for_reads(tmp_path) as (http, _), asyncio.timeout(20):
+        for method, path, body in NOT_READING:
+            await http.request(method, path, json=body)
+
+
+async def test_no_place_for_reads_is_held_while_the_orchestrator_works_on_new_items(tmp_path, monkeypatch):
+    observed = []
+    update = AsyncClient.update_session
+    async with large_conversation(tmp_path, max_bodies_bytes=4_500_000) as (served, path):
+        http, bodies = served.server.http, served.server.app.entry.bodies
+
+        async def observe(*args, **options):
+            observed.append((bodies.reads.taken, bodies.memory.capacity - bodies.memory.free > 900_000))
+            return await update(*args, **options)
+
+        items = [{"type": "item_reference", "id": item["id"]} for item in (await http.get(path)).json()["data"]]
+        monkeypatch.setattr(AsyncClient, "update_session", observe)
+        for made_at in (path, "/v1/conversations"):
+            assert (await http.post(made_at, json={"items": items})).status_code == 200
+    assert observed == [(0, True)] * 2, "the stored items count as the body"
 
 
 async def test_streams_leave_places_to_other_requests(tmp_path):

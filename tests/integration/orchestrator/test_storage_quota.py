@@ -140,6 +140,19 @@ async def test_what_was_admitted_counts_until_the_sum_is_read_again():
     assert use.reads == 3
 
 
+async def test_released_bytes_are_taken_from_the_sum_that_had_them():
+    bounded_quota = quota(Use(800, 1000))
+    counted = await bounded_quota.check("acme", 100)
+    bounded_quota.release(counted, 100)
+    assert not await refused(bounded_quota, 100)
+    counted = await bounded_quota.check("acme", 100)
+    bounded_quota.forget("acme")
+    assert not await refused(bounded_quota, 100)
+    bounded_quota.release(counted, 100)
+    assert not await refused(bounded_quota, 100)
+    assert await refused(bounded_quota, 1)
+
+
 @pytest.mark.usefixtures("read_always")
 async def test_the_sum_is_read_again_after_a_time():
     bounded_quota = quota(Use(0, 1000))

@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-import gateway.http.serving
-import gateway.mcp.mapping.own_tools  # noqa: F401
+import gateway.http.serving  # noqa: F401
 from gateway.http.anthropic.forms import MessagesForm
 from gateway.http.ollama.forms import OllamaChatForm
 from gateway.http.openai.forms import ChatForm, read_form
+from gateway.http.openai.judging.decisions import DecisionForm, QuestionForm
+from gateway.http.openai.responses.forms import ResponseForm
+from gateway.http.pooling import RerankForm
+from gateway.mcp.mapping.own_tools import PlanArguments
 from gateway.web.forms import Items
 from gateway.web.optional import MAX_FIELDS, OptionalFields
 from pagantic_common.domain.errors import InvalidRequest
@@ -61,6 +64,29 @@ def test_forms_have_as_many_messages_as_a_request(kind):
     assert len(read_form({**fields, "messages": [message] * limit}, kind).messages) == limit
     with pytest.raises(InvalidRequest, match="messages"):
         read_form({**fields, "messages": [message] * (limit + 1)}, kind)
+
+
+@pytest.mark.parametrize(
+    ("form", "path", "field"),
+    [
+        (ChatForm, "tools", "orchestrator.v1.SystemRequest.client_tools"),
+        (ChatForm, "functions", "orchestrator.v1.SystemRequest.client_tools"),
+        (MessagesForm, "tools", "orchestrator.v1.SystemRequest.client_tools"),
+        (OllamaChatForm, "tools", "orchestrator.v1.SystemRequest.client_tools"),
+        (ResponseForm, "tools", "orchestrator.v1.SystemRequest.client_tools"),
+        (RerankForm, "documents", "orchestrator.v1.RerankRequest.texts"),
+        (DecisionForm, "questions", "orchestrator.v1.Decisions.questions"),
+        (QuestionForm, "choices", "orchestrator.v1.ChoiceQuestion.options"),
+        (QuestionForm, "levels", "orchestrator.v1.ScoreQuestion.levels"),
+        (PlanArguments, "steps", "orchestrator.v1.ExecutionPlan.steps"),
+        (PlanArguments, "tools", "orchestrator.v1.SystemRequest.tools"),
+    ],
+)
+def test_lists_of_forms_have_the_bounds_of_the_request(form, path, field):
+    info = form.model_fields[path]
+    notes = [*info.metadata, *(note for kind in get_args(info.annotation) for note in get_args(kind))]
+    [bound] = [note.maximum for note in notes if isinstance(note, Items)]
+    assert bound == LIMITS[f"pagantic.{field}"]
 
 
 class Inner(OptionalFields):

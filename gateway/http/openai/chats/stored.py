@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 
@@ -17,6 +17,7 @@ from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
 from gateway.http.openai.pages import (
+    MAX_PAGE_BYTES,
     Deleted,
     ListPage,
     deleted,
@@ -39,6 +40,8 @@ ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
 # A list considers at most this number of the newest chats.
 MAX_LOOKED_AT = 1000
+# A list reads more chats at once after chats that together have fewer bytes.
+SMALL_BATCH_BYTES = MAX_PAGE_BYTES // 8
 MAX_CREATED_S = 1 << 40
 _ONE = "/v1/chat/completions/{completion_id}"
 _ROLES = {
@@ -103,8 +106,8 @@ def stored_chat_operations() -> list[Operation]:
             parameters=(*page_parameters("asc"), *filters),
         ),
         Operation(OPENAI, f"GET {_ONE}", _retrieve, "getChat", answer=ChatCompletion),
-        Operation(OPENAI, f"POST {_ONE}", _update, "updateChat", MetadataForm, ChatCompletion),
-        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteChat", answer=Deleted),
+        Operation(OPENAI, f"POST {_ONE}", _update, "updateChat", MetadataForm, ChatCompletion, reads_stored=True),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteChat", answer=Deleted, reads_stored=True),
         Operation(
             OPENAI,
             f"GET {_ONE}/messages",
@@ -125,19 +128,26 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     kept = await client.list_executions(metadata={KIND_KEY: KIND}, limit=MAX_LOOKED_AT)
     names = [{"id": ID_PREFIX + entry.request_id} for entry in reversed(kept) if _is_wanted(entry, query)]
     ids = [name["id"] for name in objects_behind(names, page)]
-    return JSONResponse(await page_within(_walk_chats(client, ids, page.size + 1), page.size))
+    return JSONResponse(await page_within(_walk_chats(client, ids), page.size))
 
 
-async def _walk_chats(
-    client: AsyncClient, ids: Sequence[str], wanted: int
-) -> AsyncIterator[tuple[ChatCompletion, int]]:
-    """Yield the chats with these ids that are not gone, each with its size. Chats are read several at a time."""
-    at_once = min(wanted, RUN_AT_ONCE)
-    for start in range(0, len(ids), at_once):
+async def _walk_chats(client: AsyncClient, ids: Sequence[str]) -> AsyncGenerator[tuple[ChatCompletion, int], None]:
+    """Yield the chats with these ids that are not gone, each with its size in bytes.
+
+    The size of a chat is known only once it is read. So the first chat is read alone, and more chats at once only as
+    long as the chats are small.
+    """
+    start, at_once = 0, 1
+    while start < len(ids):
         batch = ids[start : start + at_once]
+        start += at_once
+        batch_bytes = 0
         for chat in await run_all([_found_or_gone(client, completion_id) for completion_id in batch]):
             if chat is not None:
-                yield chat, len(dump_json(chat).encode(errors="replace"))
+                chat_bytes = len(dump_json(chat).encode(errors="replace"))
+                batch_bytes += chat_bytes
+                yield chat, chat_bytes
+        at_once = min(2 * at_once, RUN_AT_ONCE) if batch_bytes < SMALL_BATCH_BYTES else 1
 
 
 def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
@@ -155,7 +165,7 @@ def _is_wanted(execution: execution_pb2.Execution, query: QueryParams) -> bool:
 
 async def _found_or_gone(client: AsyncClient, completion_id: str) -> ChatCompletion | None:
     try:
-        return await _object(client, await _find(client, completion_id))
+        return await _object(client, await _find(client, completion_id), at_once=1)
     except NotFound:
         return None
 
@@ -200,11 +210,16 @@ async def _find(client: AsyncClient, completion_id: str) -> execution_pb2.Execut
 
 
 async def _object(
-    client: AsyncClient, execution: execution_pb2.Execution, ignored: Sequence[str] = ()
+    client: AsyncClient,
+    execution: execution_pb2.Execution,
+    ignored: Sequence[str] = (),
+    *,
+    at_once: int = RUN_AT_ONCE,
 ) -> ChatCompletion:
+    """Return a chat, given the execution of its first choice. At most `at_once` other choices are read at a time."""
     echo = echo_of(execution, ChatEcho)
     others = (choice_id(execution.request_id, index) for index in range(1, echo.n))
-    choices = await run_all([client.get_execution(execution_id) for execution_id in others])
+    choices = await run_all([client.get_execution(execution_id) for execution_id in others], at_once=at_once)
     heading = Heading(ID_PREFIX + execution.request_id, echo.model, echo.created)
     responses = [execution.response, *(choice.response for choice in choices)]
     chat = completion_of(heading, responses, ignored)

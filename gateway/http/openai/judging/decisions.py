@@ -26,6 +26,7 @@ from pagantic_common.client.responses import raise_for_error
 from pagantic_common.codec.fields import name_of
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import dump_json
+from pagantic_common.rpc.counting import LIMITS
 
 _ROLES = {
     None: message_pb2.ROLE_USER,
@@ -36,8 +37,8 @@ _ROLES = {
 }
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
-MAX_QUESTIONS = 400
-MAX_ANSWERS = 255
+MAX_QUESTIONS = LIMITS["pagantic.orchestrator.v1.Decisions.questions"]
+MAX_ANSWERS = LIMITS["pagantic.orchestrator.v1.ChoiceQuestion.options"]  # A score may have as many levels.
 _FIELDS_OF_QUESTION = {"choice": ("choices",), "score": ("levels",)}
 
 

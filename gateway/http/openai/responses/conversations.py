@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
 from typing import Literal, NotRequired
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, apart, read_object, reading_stored
+from gateway.http.bodies import AnswerShape, apart, hold_stored, read_object, reading_stored
 from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form
 from gateway.http.openai.kept import notes_of
 from gateway.http.openai.pages import Deleted, deleted, list_of, page_parameters, page_within, read_page_query
@@ -19,6 +20,7 @@ from gateway.http.openai.responses.references import (
     find_calls,
     find_conversation,
     find_item,
+    has_references,
     resolve_references,
     walk_items,
 )
@@ -70,7 +72,14 @@ def conversation_operations() -> list[Operation]:
         ),
         Operation(OPENAI, f"POST {_ONE}/items", _add, "addConversationItems", ItemsForm, ItemList),
         Operation(OPENAI, f"GET {_ONE}/items/{{item_id}}", _item, "getConversationItem", answer=Item),
-        Operation(OPENAI, f"DELETE {_ONE}/items/{{item_id}}", _remove, "deleteConversationItem", answer=Conversation),
+        Operation(
+            OPENAI,
+            f"DELETE {_ONE}/items/{{item_id}}",
+            _remove,
+            "deleteConversationItem",
+            answer=Conversation,
+            reads_stored=True,
+        ),
     ]
 
 
@@ -78,9 +87,12 @@ async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer
     """Make a conversation."""
     form = await apart(body, read_form, read_object(body or b"{}"), ConversationForm)
     name = f"{ID_PREFIX}{uuid.uuid4().hex}"
-    async with reading_stored(body):
-        messages = messages_of_items(await resolve_references(client, form.items or (), "items"), {}, "items")
-        made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
+    items = form.items or ()
+    async with reading_stored(body) if has_references(items) else nullcontext():
+        messages = messages_of_items(await resolve_references(client, items, "items"), {}, "items")
+        hold_stored(body, sum(message.ByteSize() for message in messages))
+    # The place is free by now, because guards may ask a model about the messages.
+    made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
     return JSONResponse(naming_ignored(_object(made), form))
 
 
@@ -116,13 +128,14 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     return JSONResponse(await page_within(_behind(items, page.after), page.size))
 
 
-async def _behind(items: AsyncIterator[tuple[Item, int]], after: str) -> AsyncIterator[tuple[Item, int]]:
+async def _behind(items: AsyncGenerator[tuple[Item, int], None], after: str) -> AsyncGenerator[tuple[Item, int], None]:
     """Yield the items behind the item that has the id `after`, or all items if `after` is empty."""
     is_behind = not after
-    async for item, item_bytes in items:
-        if is_behind:
-            yield item, item_bytes
-        is_behind = is_behind or item["id"] == after
+    async with aclosing(items):
+        async for item, item_bytes in items:
+            if is_behind:
+                yield item, item_bytes
+            is_behind = is_behind or item["id"] == after
 
 
 async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -133,7 +146,9 @@ async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
         items = await resolve_references(client, form.items, "items")
         calls = await find_calls(client, conversation_id, items)
         messages = messages_of_items(items, names_of_calls(calls), "items")
-        changed = await client.update_session(conversation_id, {}, appended=messages)
+        hold_stored(body, sum(message.ByteSize() for message in messages))
+    # The place is free by now, because guards may ask a model about the messages.
+    changed = await client.update_session(conversation_id, {}, appended=messages)
     first = changed.message_count - len(messages)
     added = list_of(items_of_messages(messages, conversation_id, first))
     return JSONResponse(naming_ignored(added, form))

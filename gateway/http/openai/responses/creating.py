@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Literal, NotRequired
 
 from starlette.requests import Request
@@ -17,7 +17,12 @@ from gateway.http.openai.forms import IgnoredFields, naming_ignored, read_form, 
 from gateway.http.openai.models import DefaultName
 from gateway.http.openai.responses.forms import CountForm, ResponseForm, SummaryForm
 from gateway.http.openai.responses.objects import ResponseHead, ResponseObject
-from gateway.http.openai.responses.references import find_calls, read_conversation, resolve_references
+from gateway.http.openai.responses.references import (
+    find_calls,
+    has_references,
+    read_conversation,
+    resolve_references,
+)
 from gateway.http.openai.responses.requests import head_of, system_request_of
 from gateway.http.openai.responses.stored import said_before
 from gateway.http.openai.responses.stream import ResponseEvent, ResponseEvents
@@ -77,12 +82,12 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
         """Count the tokens that a response would read."""
         fields = {name: value for name, value in read_object(body or b"{}").items() if value is not None}
         sent = await apart(body, read_form, {"input": "", **fields}, CountForm)
-        async with reading_stored(body):
+        async with _reading(sent, body):
             form = await _with_stored_items(client, sent)
             earlier = await _earlier_messages(client, form)
             alias = settings.alias_of(form.model)
             system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
-            hold_stored(body, system_request)
+            hold_stored(body, system_request.ByteSize())
         if not form.input:
             del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
         counted = await count_prompt(client, system_request)
@@ -129,7 +134,7 @@ async def _resolve(
 
     Raises NotFound for an unknown conversation or previous response, or InvalidRequest for an unsupported feature.
     """
-    async with reading_stored(body):
+    async with _reading(form, body):
         form = await _with_stored_items(client, form)
         is_stored = bool(form.conversation_id)
         if is_stored:  # The orchestrator adds the messages; here, only the names of calls are needed.
@@ -139,9 +144,16 @@ async def _resolve(
             earlier = await _earlier_messages(client, form)
         alias = settings.alias_of(form.model)
         made = await apart(body, system_request_of, form, alias, settings.call_s, earlier, stored=is_stored)
-        hold_stored(body, made)
+        hold_stored(body, made.ByteSize())
     take_request_id(made, request)
     return made
+
+
+def _reading(form: ResponseForm, body: bytes) -> AbstractAsyncContextManager[object]:
+    """Hold a place for reads inside the block if a form refers to stored content."""
+    items = form.input if isinstance(form.input, list) else ()
+    is_read = form.conversation_id or form.previous_response_id or has_references(items)
+    return reading_stored(body) if is_read else nullcontext()
 
 
 async def _with_stored_items(client: AsyncClient, form: ResponseForm) -> ResponseForm:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import aclosing
 
 from gateway.http.openai.kept import find
 from gateway.http.openai.responses.forms import ItemForm
@@ -68,22 +69,28 @@ async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> 
 
 async def walk_items(
     client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
-) -> AsyncIterator[tuple[Item, int]]:
+) -> AsyncGenerator[tuple[Item, int], None]:
     """Yield the items of a conversation's messages from `start` to before `end`, or in the opposite order.
 
     With each item comes its part of the bytes of its message. At most a page of the orchestrator is held at a time.
     """
     step = 1 if is_ascending else -1
-    async for page in _walk_pages(client, conversation_id, start, end, is_ascending=is_ascending):
-        for position, message in list(enumerate(page.messages, start=page.first_position))[::step]:
-            items = items_of_messages([message], conversation_id, position)
-            for item in items[::step]:
-                yield item, message.ByteSize() // len(items)
+    async with aclosing(_walk_pages(client, conversation_id, start, end, is_ascending=is_ascending)) as pages:
+        async for page in pages:
+            for item in _sized_items(page, conversation_id, step):
+                yield item
+
+
+def _sized_items(page: session_pb2.Session, conversation_id: str, step: int) -> Iterator[tuple[Item, int]]:
+    for position, message in list(enumerate(page.messages, start=page.first_position))[::step]:
+        items = items_of_messages([message], conversation_id, position)
+        for item in items[::step]:
+            yield item, message.ByteSize() // len(items)
 
 
 async def _walk_pages(
     client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
-) -> AsyncIterator[session_pb2.Session]:
+) -> AsyncGenerator[session_pb2.Session, None]:
     """Yield a conversation in pages that together have the messages from `start` to before `end`, in either order."""
     window = _WINDOW
     while start < end:
@@ -97,8 +104,8 @@ async def _walk_pages(
         elif page.first_position == first:
             yield page
             start = last
-        else:  # The first messages do not fit into the page.
-            window = max(1, window // 2)
+        else:  # The window does not fit into the page: as many messages as came with it do, if they are alike.
+            window = max(1, len(page.messages))
 
 
 async def read_messages(
@@ -158,6 +165,11 @@ def _earlier_calls(items: Sequence[ItemForm]) -> set[str | None]:
     """Return the ids of the calls that the items answer but do not contain."""
     contained = {item.call_id for item in items if item.type == _CALL}
     return {item.call_id for item in items if item.type == _OUTPUT} - contained
+
+
+def has_references(items: Sequence[ItemForm]) -> bool:
+    """Return whether one of the items is a reference to a stored item."""
+    return any(item.type == _REFERENCE for item in items)
 
 
 async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], place: str) -> list[ItemForm]:

@@ -51,8 +51,8 @@ def stored_operations() -> list[Operation]:
             events=ResponseEvent,
             parameters=following,
         ),
-        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteResponse", answer=Deleted),
-        Operation(OPENAI, f"POST {_ONE}/cancel", _cancel, "cancelResponse", answer=ResponseObject),
+        Operation(OPENAI, f"DELETE {_ONE}", _delete, "deleteResponse", answer=Deleted, reads_stored=True),
+        Operation(OPENAI, f"POST {_ONE}/cancel", _cancel, "cancelResponse", answer=ResponseObject, reads_stored=True),
         Operation(
             OPENAI,
             f"GET {_ONE}/input_items",

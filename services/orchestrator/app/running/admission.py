@@ -26,6 +26,7 @@ from services.orchestrator.app.running.recorded import restore_recorded, take_re
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
+from services.orchestrator.app.storage import StorageSum
 from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
@@ -179,7 +180,7 @@ class Admission:
         limits = self._environment.limits
         try:
             request = self._environment.services.experiments.place(self._guarded(submission.request))
-            await self._check_storage(submission)
+            counted = await self._check_storage(submission)
         except (InvalidRequest, Overloaded):
             existing = await self._existing(submission, ended)  # The request may have been admitted earlier.
             if existing is None:
@@ -193,17 +194,19 @@ class Admission:
         else:
             existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
             if existing is not None:
-                self._environment.storage.release(submission.request.tenant, submission.size_bytes)
+                self._environment.storage.release(counted, submission.size_bytes)
                 return existing
         return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
 
-    async def _check_storage(self, submission: Submission) -> None:
-        """Raise Overloaded if the tenant or the session of a new execution has as many bytes as it may."""
+    async def _check_storage(self, submission: Submission) -> StorageSum | None:
+        """Raise Overloaded if the tenant or the session of a new execution has as many bytes as it may.
+
+        Return the tenant's sum to which the bytes of the execution were added, or None without a bound.
+        """
         request, storage = submission.request, self._environment.storage
         if request.is_turn:
-            await storage.check_session(request.session_key, submission.size_bytes)
-        else:
-            await storage.check(request.tenant, submission.size_bytes)
+            return await storage.check_session(request.session_key, submission.size_bytes)
+        return await storage.check(request.tenant, submission.size_bytes)
 
     async def _existing(self, submission: Submission, ended: ExecutionRecord | None) -> ExecutionRecord | None:
         """Return the execution that a request already has, or None if the request is new or runs again."""
