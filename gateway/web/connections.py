@@ -75,7 +75,7 @@ class Connections:
     def _close_idle_for(self, peer: str | None) -> None:
         """Close as many idle connections of other peers as the share of a busy peer lacks, or none if too few are idle.
 
-        A client may send its next request while its connection is being closed, so none is closed in vain.
+        A client may send its next request while its connection is being closed, and that request would fail.
         """
         idle = [connection for peers in self._open.values() for connection in peers if connection.idle_s > MIN_IDLE_S]
         lacking = self._shares.lacking(peer)

@@ -1,6 +1,7 @@
 """Pages of lists are filled from generators, which are closed with the page."""
 
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,9 +12,9 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import session_pb2
 
 
-@pytest.fixture
-def left_open():
-    """Return the list of the generators that were left open, by name."""
+@contextmanager
+def generators_left_open():
+    """Yield the list of the generators that are left open in the block, by name."""
     names, hooks = [], sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(finalizer=lambda generator: names.append(generator.__qualname__))
     yield names
@@ -32,9 +33,7 @@ class Stored:
 
 
 @pytest.mark.parametrize("is_ascending", [True, False])
-async def test_a_page_closes_the_generators_that_fill_it(left_open, is_ascending):
-    items = walk_items(Stored(), "s", 0, 50, is_ascending=is_ascending)
-    page = await page_within(_behind(items, ""), 3)
-    assert (len(page["data"]), page["has_more"]) == (3, True)
-    del items
-    assert left_open == []
+async def test_a_page_closes_the_generators_that_fill_it(is_ascending):
+    with generators_left_open() as left_open:
+        page = await page_within(_behind(walk_items(Stored(), "s", 0, 50, is_ascending=is_ascending), ""), 3)
+    assert (len(page["data"]), page["has_more"], left_open) == (3, True, [])

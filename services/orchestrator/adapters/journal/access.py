@@ -26,7 +26,7 @@ from services.orchestrator.adapters.journal.writes import Writes
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.ports.changes import Changes, Watch
 
-# One read runs, and further short ones are ready, so that the thread waits for no iteration of a busy event loop.
+# One read runs, and further short ones are ready, so that the thread need not wait for a busy event loop.
 MAX_READS = 8
 MAX_WAITING_READS = 65_536  # This is more than the reads of all calls that may run.
 ResultT = TypeVar("ResultT")
