@@ -226,6 +226,13 @@ async def test_a_stream_of_a_session_ends_with_the_time_of_a_request(served, mon
         assert server.app.entry.request_count == 0
 
 
+async def test_a_stream_without_its_result_is_cut_at_the_end_of_its_time(served, monkeypatch):
+    monkeypatch.setattr("gateway.mcp.http.app.GRACE_S", -9.5)
+    async with served(scripted_services(inference=ScriptedInference(None)), call_s=10) as server:
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            await server.post(call("ask", {"question": "hi"}))
+
+
 class LargeChunks(Collections):
     """Has a chunk that is larger than a part of an answer."""
 
