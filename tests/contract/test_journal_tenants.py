@@ -1,6 +1,7 @@
 """Two tenants that use the same ids see nothing of each other, in each database."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 
 from pagantic_common.domain.errors import NotFound, PaganticError
-from services.orchestrator.adapters.journal.access import MAX_READS
 from services.orchestrator.adapters.journal.rows import among
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
@@ -213,14 +213,22 @@ async def test_a_purge_finds_its_rows_by_their_key(journal):
 
 async def test_the_reads_of_a_tenant_leave_turns_to_another(journal):
     await admit_both(journal)
-    ended_reads = []
+    gate, ended_reads = threading.Event(), []
 
     async def read(tenant):
         await journal.timeline(execution("r", tenant))
         ended_reads.append(tenant)
 
-    many = [asyncio.create_task(read("acme")) for _ in range(50)]
-    await asyncio.sleep(0)  # The reads of the first tenant queue before the other tenant comes.
-    await read("beta")
-    assert len(ended_reads) <= MAX_READS + 3
-    await asyncio.gather(*many)
+    running = asyncio.create_task(journal._read("acme", lambda _: gate.wait(60)))
+    await asyncio.sleep(0)
+    reads = [asyncio.create_task(read(tenant)) for tenant in [*["acme"] * 50, "beta", "beta"]]
+    await asyncio.sleep(0)
+    left = asyncio.create_task(read("acme"))
+    await asyncio.sleep(0)
+    left.cancel()
+    gate.set()
+    assert await running
+    await asyncio.gather(*reads)
+    first, second = (number for number, tenant in enumerate(ended_reads) if tenant == "beta")
+    assert (first, second) in ((0, 2), (1, 3))  # The thread may begin before or after the reads come.
+    assert len(ended_reads) == 52

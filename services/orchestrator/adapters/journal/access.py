@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -13,7 +15,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.domain.clock import Clock
 from pagantic_common.storage.database import READING
-from pagantic_common.workers.fair_places import FairPlaces
 from services.orchestrator.adapters.journal.changes.hub import Hub
 from services.orchestrator.adapters.journal.database import (
     EVERY_TENANT,
@@ -26,10 +27,48 @@ from services.orchestrator.adapters.journal.writes import Writes
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.ports.changes import Changes, Watch
 
-# One read runs, and further short ones are ready, so that the thread need not wait for a busy event loop.
-MAX_READS = 8
-MAX_WAITING_READS = 65_536  # This is more than the reads of all calls that may run.
 ResultT = TypeVar("ResultT")
+
+
+class Turns:
+    """A thread that does one piece of work after another, in turns by tenant.
+
+    The thread itself takes the next piece, so that it never waits for a busy event loop. The running calls bound the
+    number of pieces that wait.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._lock = Lock()
+        self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
+
+    def submit(self, tenant: str, work: Callable[[], ResultT]) -> Future[ResultT]:
+        """Do work in the tenant's turn. A piece that is cancelled before its turn is left out."""
+        future: Future[ResultT] = Future()
+        with self._lock:
+            self._waiting.setdefault(tenant, deque()).append((future, work))
+            self._thread.submit(self._do_next)
+        return future
+
+    def _do_next(self) -> None:
+        with self._lock:
+            tenant, pieces = self._waiting.popitem(last=False)
+            future, work = pieces.popleft()
+            if pieces:
+                self._waiting[tenant] = pieces  # The other tenants come first.
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, as from an executor
+            future.set_exception(error)
+            del future, work  # The traceback refers to this frame, and would keep itself and the work in memory.
+        else:
+            future.set_result(result)
+
+    def close(self) -> None:
+        """End the thread after all work is done."""
+        self._thread.shutdown()
 
 
 class JournalAccess(Changes):
@@ -42,8 +81,7 @@ class JournalAccess(Changes):
         self._dialect = self._url.get_dialect()()
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._dialect.name]
         self._writes = Writes(owner, self._dialect, self._now_s)
-        self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-reader")
-        self._turns = FairPlaces(MAX_READS, waiting=MAX_WAITING_READS, resource="the reader of the journal")
+        self._reading = Turns("journal-reader")
         self._hub = Hub()
         self._is_open = False
         self._engine: Engine
@@ -63,10 +101,7 @@ class JournalAccess(Changes):
 
     async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
         """Read the rows of a tenant, or of all tenants for EVERY_TENANT. Tenants take turns."""
-        async with self._turns.place(None if tenant == EVERY_TENANT else tenant) as place:
-            reading = self._reading.submit(self._read_now, work, tenant)
-            place.keep_until(reading)  # The thread goes on if the caller leaves.
-            return await asyncio.wrap_future(reading)
+        return await asyncio.wrap_future(self._reading.submit(tenant, lambda: self._read_now(work, tenant)))
 
     def _read_now(self, work: Callable[[Connection], ResultT], tenant: str = EVERY_TENANT) -> ResultT:
         with translating_errors(), self._engine.execution_options(**READING).connect() as db:

@@ -22,7 +22,7 @@ from pagantic_common.storage.database import READING
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.changes.hub import EVERYTHING
 from services.orchestrator.adapters.journal.changes.notices import Notices
-from services.orchestrator.adapters.journal.database import check_options, open_engine, translating_errors
+from services.orchestrator.adapters.journal.database import EVERY_TENANT, check_options, open_engine, translating_errors
 from services.orchestrator.adapters.journal.group_commit import GroupCommit
 from services.orchestrator.adapters.journal.identity.audit import SqlAudit
 from services.orchestrator.adapters.journal.identity.budgets import SqlBudgets
@@ -93,7 +93,7 @@ class SqlJournal(
 
         Raises Unavailable if the database cannot be reached, or PreconditionFailed if another process is this owner.
         """
-        await asyncio.get_running_loop().run_in_executor(self._reading, self._open)
+        await asyncio.wrap_future(self._reading.submit(EVERY_TENANT, self._open))
         self._group = GroupCommit(self._engine, self._writes, self._hub.note, self._lock)
         if self._dialect.name == "postgresql":
             self._notices = Notices(self._engine, self._hub)
@@ -118,7 +118,7 @@ class SqlJournal(
         await self._group.close()
         if self._notices is not None:
             await self._notices.close()
-        self._reading.shutdown()
+        self._reading.close()
         self._looking.shutdown()
         self._spending.shutdown()
         self._listing.shutdown()
