@@ -211,6 +211,7 @@ async def test_a_purge_finds_its_rows_by_their_key(journal):
         assert not [row for row in plan if row.detail.startswith("SCAN")], plan
 
 
+@pytest.mark.sql_only
 async def test_the_reads_of_a_tenant_leave_turns_to_another(journal):
     await admit_both(journal)
     gate, ended_reads = threading.Event(), []
