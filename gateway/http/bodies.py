@@ -20,6 +20,8 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 # The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
+# Bounds a page of a list, because a page of large objects would fill the memory.
+MAX_PAGE_BYTES = 2 * 1024 * 1024
 _JSON_TYPES = ("application/json", "text/json")
 # The types that programs send without a thought for the type.
 _VAGUE_TYPES = ("", "text/plain", "application/octet-stream", "application/x-www-form-urlencoded")

@@ -23,7 +23,7 @@ from pagantic_common.workers.fair_places import FairPlaces, Place
 # Work on a body of this size takes a few milliseconds on the event loop. A thread for it would cost more.
 SMALL_BYTES = 64 * 1024
 THREADS = 2
-MAX_READS = 32  # the number of reads of stored content that run at once
+MAX_READS = 32  # Reads of stored content take memory for their answers.
 MAX_READS_OF_CALLER = 4
 # Each value of a body takes memory, and time for its checks: about as many fit into a body of 1 MiB of usual JSON.
 MAX_VALUES = 50_000
@@ -66,8 +66,10 @@ class RequestBody:
     def __init__(self, bodies: Bodies, owner: str | None) -> None:
         self._bodies = bodies
         self.owner = owner
-        self._request_bytes = 0  # the body, with stored content that it refers to
-        self._held_bytes = 0  # the bytes that count, which may be those of the answer
+        # The body counts with the stored content that it refers to.
+        self._request_bytes = 0
+        # These bytes count in the memory of all bodies. They may be those of the answer.
+        self._held_bytes = 0
 
     async def read(self, request: Request, receive: Receive) -> bytes:
         """Return the body.

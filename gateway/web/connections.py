@@ -24,9 +24,9 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 WRITE_S = 30.0
-# If the server closes an idle connection before the client does, it may do so while the next request is on its way, and
-# that request fails. Go, reqwest, .NET, nginx and AWS close idle connections after 60 to 90 s. OkHttp and Google's load
-# balancers keep them for minutes, and must send a request again that fails on a connection that was idle.
+# A request fails if the server closes the connection while the request is on its way. So the client should close first.
+# Go, reqwest, .NET, nginx and AWS close idle connections after 60 to 90 s.
+# OkHttp and Google's load balancers keep connections for minutes, and must repeat such a request.
 IDLE_S = 100.0
 MIN_IDLE_S = 5.0  # Connections that are idle for longer give up their places if there are too few.
 # A small buffer of the kernel shows soon that a slow client reads, and takes little memory for clients that do not.

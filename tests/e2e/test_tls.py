@@ -13,7 +13,8 @@ from tests.soak.turnover import keep_asking
 from tests.support.certificates import PREFIX, Authority, TlsFiles
 from tests.support.tls_system import TlsSystem
 
-pytestmark = pytest.mark.whole  # tests/integration/common/test_tls.py tries calls between services at each commit
+# At each commit, tests/integration/common/test_tls.py tries calls between services.
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import apart, read_count, read_message, read_object
+from gateway.http.bodies import MAX_PAGE_BYTES, apart, read_count, read_message, read_object
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.settings import HttpSettings
 from gateway.http.streams.event_ids import EventIds
@@ -24,7 +24,6 @@ from pagantic_common.domain.ids import require_id
 
 MAX_PAGE = 500
 MAX_SEQUENCE = 2**63 - 1
-PAGE_BYTES = 2 * 1024 * 1024  # A page ends behind the events or steps with which it has as many bytes.
 _AFTER = "Only events above this sequence: the `next_after_sequence` of the page before."
 
 
@@ -124,11 +123,10 @@ async def _timeline(client: AsyncClient, request: Request, _body: bytes) -> Answ
     after = read_count("after_sequence", request.query_params.get("after_sequence", ""), otherwise=0, most=MAX_SEQUENCE)
     query = pb.GetTimelineRequest(request_id=request.path_params["request_id"], after_sequence=after)
     page = await client.timeline_page(query)
-    while page.next_after_sequence and page.ByteSize() < PAGE_BYTES:
+    while page.next_after_sequence and page.ByteSize() < MAX_PAGE_BYTES:
         query.after_sequence = page.next_after_sequence
-        following = await client.timeline_page(query)
-        page.events.MergeFrom(following.events)
-        page.next_after_sequence = following.next_after_sequence
+        page.ClearField("next_after_sequence")
+        page.MergeFrom(await client.timeline_page(query))
     return JSONResponse({"events": [], **plain(page)})
 
 
@@ -138,11 +136,10 @@ async def _steps(client: AsyncClient, request: Request, _body: bytes) -> Answer:
         request_id=request.path_params["request_id"], page_token=request.query_params.get("page_token", "")
     )
     page = await client.list_steps_page(query)
-    while page.next_page_token and page.ByteSize() < PAGE_BYTES:
+    while page.next_page_token and page.ByteSize() < MAX_PAGE_BYTES:
         query.page_token = page.next_page_token
-        following = await client.list_steps_page(query)
-        page.steps.MergeFrom(following.steps)
-        page.next_page_token = following.next_page_token
+        page.ClearField("next_page_token")
+        page.MergeFrom(await client.list_steps_page(query))
     return JSONResponse({"steps": [], **plain(page)})
 
 

@@ -26,7 +26,8 @@ MAX_PARTS = LIMITS["pagantic.common.v1.Message.parts"]
 MAX_TOOLS = LIMITS["pagantic.orchestrator.v1.SystemRequest.client_tools"]
 MAX_CALLS = LIMITS["pagantic.common.v1.Message.tool_calls"]
 MAX_INPUTS = LIMITS["pagantic.inference.v1.EmbedRequest.texts"]
-MAX_ENTRIES = 10_000  # of lists that are no messages, such as items, several of which may make one message
+# Several entries of such a list, as the items of a response, may make one message.
+MAX_ENTRIES = 10_000
 MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
 MAX_NOTES = 16

@@ -7,13 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from gateway.http.bodies import AnswerShape, read_count
+from gateway.http.bodies import MAX_PAGE_BYTES, AnswerShape, read_count
 from gateway.http.operations import Parameter
 from pagantic_common.domain.errors import InvalidRequest, NotFound
 
 MAX_PAGE = 100
-# Bounds a page, because a page of large objects would fill the memory.
-MAX_PAGE_BYTES = 2 * 1024 * 1024
 _PAGE = 20
 ObjectT = TypeVar("ObjectT", bound=Mapping[str, Any])
 

@@ -12,6 +12,11 @@ import math
 TENANT_WEIGHT = 2.0
 
 
+def left_of_share(held: int, free: int, weight: float) -> int:
+    """Return the amount that an owner of `held` may take of a free amount, which is negative if it has too much."""
+    return int(weight * free) - held
+
+
 class Shares:
     """A capacity of which an owner may hold at most `weight` times the free amount.
 
@@ -46,7 +51,7 @@ class Shares:
         held = self.held_by(owner)
         if owner is None or not held:
             return self.free
-        return max(0, min(self.free, int(self._weight * self.free) - held))
+        return max(0, min(self.free, left_of_share(held, self.free, self._weight)))
 
     def lacking(self, owner: str | None, amount: int = 1) -> int:
         """Return the amount that others must free before the owner may hold a further amount, or 0 if it may."""

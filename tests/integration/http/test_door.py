@@ -28,6 +28,7 @@ from pagantic_common.domain.calls.api_keys import StoredKey, hash_of, make_key
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT, Scope
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.servicer import SCOPES
+from tests.support.calls_at_once import counting_calls
 from tests.support.http_app import chat_body, serving_http
 from tests.support.mcp_app import call, deployment, result_in, serving_mcp
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
@@ -561,24 +562,12 @@ async def test_stored_items_that_a_request_refers_to_count_as_its_body(tmp_path)
 
 
 async def test_few_reads_of_a_caller_run_at_once(tmp_path, monkeypatch):
-    running = largest = 0
-    get_page = AsyncClient.get_session_page
-
-    async def observed(client, page):
-        nonlocal running, largest
-        running += 1
-        largest = max(largest, running)
-        try:
-            return await get_page(client, page)
-        finally:
-            running -= 1
-
-    monkeypatch.setattr(AsyncClient, "get_session_page", observed)
+    reads = counting_calls(monkeypatch, AsyncClient, "get_session_page")
     async with large_conversation(tmp_path) as (served, path):
         get = served.server.http.get
         answers = await asyncio.gather(*(get(path, headers=bearer("one")) for _ in range(12)))
     assert [answer.status_code for answer in answers] == [200] * 12
-    assert largest <= 4
+    assert reads.largest <= 4
 
 
 REFERENCE = {"type": "item_reference", "id": "msg_x_0"}

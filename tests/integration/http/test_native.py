@@ -59,13 +59,13 @@ async def read_pages(server, path, items, query, following):
 
 
 async def test_many_events_and_steps_come_in_pages(served, monkeypatch):
-    monkeypatch.setattr(History.__init__, "__defaults__", (500,))  # the size of the orchestrator's pages
+    monkeypatch.setattr(History.__init__, "__defaults__", (500,))  # The orchestrator's pages have 500 bytes.
     timeline = "/v1/executions/r1/timeline", "events", "after_sequence", "next_after_sequence"
     steps = "/v1/executions/r1/steps", "steps", "page_token", "next_page_token"
     async with served(scripted_services(inference=ScriptedInference(answer("x" * 2000)))) as server:
         await server.http.post("/v1/executions", json=body(keep_request=True))
         whole = [await read_pages(server, *arguments) for arguments in (timeline, steps)]
-        monkeypatch.setattr(executions, "PAGE_BYTES", 1)
+        monkeypatch.setattr(executions, "MAX_PAGE_BYTES", 1)
         split = [await read_pages(server, *arguments) for arguments in (timeline, steps)]
         wrong = await server.http.get(timeline[0], params={"after_sequence": "x"})
     assert [count for _, count in whole] == [1, 1]

@@ -10,6 +10,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import Internal
 from tests.integration.http.test_native import body
 from tests.integration.http.test_responses import client_of
+from tests.support.calls_at_once import counting_calls
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]
@@ -72,24 +73,12 @@ async def test_a_page_of_large_chats_ends_before_it_fills_the_memory(served):
 
 @pytest.mark.parametrize(("size", "choices", "at_once"), [(300_000, 1, 1), (300_000, 3, 1), (1, 1, 8)])
 async def test_a_list_reads_large_chats_one_after_another(served, monkeypatch, size, choices, at_once):
-    running = largest = 0
-    get = AsyncClient.get_execution
-
-    async def observed(client, execution_id):
-        nonlocal running, largest
-        running += 1
-        largest = max(largest, running)
-        try:
-            return await get(client, execution_id)
-        finally:
-            running -= 1
-
     services = scripted_services(ScriptedInference(*[answer("x" * size)] * 20 * choices))
     async with served(services) as server, client_of(server) as client:
         ids = [(await made_by(client, n=choices)).id for _ in range(20 if size == 1 else 8)]
-        monkeypatch.setattr(AsyncClient, "get_execution", observed)
+        reads = counting_calls(monkeypatch, AsyncClient, "get_execution")
         assert [chat.id async for chat in client.chat.completions.list(limit=100)] == ids
-    assert largest == at_once
+    assert reads.largest == at_once
 
 
 async def test_a_page_ends_with_a_chat_that_it_has(served):

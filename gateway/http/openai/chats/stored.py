@@ -11,13 +11,12 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.http.bodies import AnswerShape, apart, read_object
+from gateway.http.bodies import MAX_PAGE_BYTES, AnswerShape, apart, read_object
 from gateway.http.openai.answers import ChatCompletion, Heading, ToolCallObject, call_of, completion_of, is_unfinished
 from gateway.http.openai.choices import choice_id
 from gateway.http.openai.forms import MAX_CHOICES, MetadataForm, Notes, read_form
 from gateway.http.openai.kept import KIND_KEY, echo_metadata, echo_of, find
 from gateway.http.openai.pages import (
-    MAX_PAGE_BYTES,
     Deleted,
     ListPage,
     deleted,

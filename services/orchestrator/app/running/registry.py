@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from pagantic_common.domain.calls.shares import TENANT_WEIGHT
+from pagantic_common.domain.calls.shares import TENANT_WEIGHT, left_of_share
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.model.keys import Account, ExecutionKey
@@ -127,7 +127,7 @@ class Registry:
 
     def _is_beyond_share(self, held: int, amount: int, free: int) -> bool:
         """Return whether a tenant that holds something would have more than its share with a further amount."""
-        return self._has_tenants and held > 0 and amount > 0 and held + amount > TENANT_WEIGHT * free
+        return self._has_tenants and held > 0 and amount > 0 and amount > left_of_share(held, free, TENANT_WEIGHT)
 
     async def get(self, key: ExecutionKey) -> Execution | None:
         """Return the execution of a key once it is admitted, or None if there is no execution."""

@@ -56,26 +56,24 @@ export async function call(path, { method = "GET", body, signal } = {}) {
 }
 
 /** Return the stored events of an execution, from all pages. */
-export async function eventsOf(id, signal) {
-  const all = [];
-  let after = 0;
-  do {
-    const page = await call(executionPath(id, `/timeline?after_sequence=${after}`), { signal });
-    all.push(...page.events);
-    after = page.next_after_sequence;
-  } while (after);
-  return all;
+export function eventsOf(id, signal) {
+  return allOf(executionPath(id, "/timeline"), "events", "after_sequence", signal);
 }
 
 /** Return the results of the steps of a kept execution, from all pages. */
-export async function stepsOf(id, signal) {
+export function stepsOf(id, signal) {
+  return allOf(executionPath(id, "/steps"), "steps", "page_token", signal);
+}
+
+/** Return a list from all its pages, each of which gives the `parameter` of the next one. */
+async function allOf(path, list, parameter, signal) {
   const all = [];
-  let token = "";
+  let next = "";
   do {
-    const page = await call(executionPath(id, `/steps?page_token=${encodeURIComponent(token)}`), { signal });
-    all.push(...page.steps);
-    token = page.next_page_token;
-  } while (token);
+    const page = await call(`${path}?${parameter}=${encodeURIComponent(next)}`, { signal });
+    all.push(...page[list]);
+    next = page[`next_${parameter}`];
+  } while (next);
   return all;
 }
 
