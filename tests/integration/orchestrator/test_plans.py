@@ -88,8 +88,9 @@ async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linea
     class Meeting(ScriptedTools):
         """Answers when two calls are there, or when nobody else can come."""
 
-        def __init__(self):
+        def __init__(self, patience_s):
             super().__init__()
+            self.patience_s = patience_s
             self.together = 0
             self.most = 0
             self.met = asyncio.Event()
@@ -100,7 +101,7 @@ async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linea
             if self.together == 2:
                 self.met.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.met.wait(), 0.3)
+                await asyncio.wait_for(self.met.wait(), self.patience_s)
             self.together -= 1
             return await super().execute(call, report)
 
@@ -110,8 +111,8 @@ async def test_independent_steps_run_at_the_same_time_unless_the_policy_is_linea
         step("two", "tool", ["start"], {"tool": "clock", "argument": "q"}),
         step("join", "infer", ["one", "two"]),
     )
-    for linear, most in ((False, 2), (True, 1)):
-        tools, folder = Meeting(), tmp_path / str(linear)
+    for linear, most, patience_s in ((False, 2, 20), (True, 1, 0.3)):
+        tools, folder = Meeting(patience_s), tmp_path / str(linear)
         folder.mkdir()
         policy = plan_pb2.PlanPolicy(require_linear=linear)
         response, _ = await ask(folder, plan(*steps, policy=policy), tools=tools)
