@@ -21,7 +21,7 @@ from pagantic_common.testing.clock import FakeClock
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,

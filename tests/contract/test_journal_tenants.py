@@ -16,7 +16,7 @@ from services.orchestrator.adapters.journal.rows import among
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import SessionRecord, UsageTotal
 from services.orchestrator.ports.page import Page

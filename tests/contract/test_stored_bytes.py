@@ -19,10 +19,10 @@ from services.orchestrator.adapters.journal.sealing import opened
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.journal.upkeep import purge
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.model.request import KeptRequest
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.tools.approval import Approval, Decision, Resolution
+from services.orchestrator.core.turn.answering import Inferred
 from services.orchestrator.ports.journal import Durability
 from tests.support.examples import examples
 from tests.support.journal_records import NOW, admit, admitted, ended, happened, record

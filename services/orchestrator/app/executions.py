@@ -25,7 +25,7 @@ from services.orchestrator.app.running.outside_guards import OutsideGuards
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Request

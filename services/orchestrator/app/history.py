@@ -15,7 +15,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.app.running.recorded import read_recorded
 from services.orchestrator.app.storage import StorageQuota
 from services.orchestrator.core.execution.events import Event
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS, check_metadata

@@ -45,8 +45,8 @@ from services.orchestrator.convert.lifecycle import (
 from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Event, Payload
-from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.run import Transition
+from services.orchestrator.core.kernel.lifecycle import State
+from services.orchestrator.core.turn.run import Transition
 
 _PURPOSES = EnumCodec(
     event_pb2.InferencePurpose, events.InferencePurpose, "INFERENCE_PURPOSE_", unknown=events.InferencePurpose.ANSWER

@@ -11,8 +11,8 @@ from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.core.execution.events import GuardActed
-from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import ExperimentVariant
 
 _PREFIX = "LIFECYCLE_STATE_"

@@ -15,19 +15,15 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.inference import finish_reason_to_proto
 from services.orchestrator.convert.plan import plan_to_proto, result_to_proto
 from services.orchestrator.convert.response import candidate_to_proto, tool_record_to_proto
-from services.orchestrator.core.execution.inputs import (
-    Decided,
-    Enforced,
-    Failed,
-    Inferred,
-    Input,
-    Planned,
-    Sampled,
-    ToolsRan,
-)
-from services.orchestrator.core.execution.replicas import candidates_of
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
+from services.orchestrator.core.turn.answering import Enforced, Inferred, ToolsRan
+from services.orchestrator.core.turn.deciding import Decided
+from services.orchestrator.core.turn.ending import Failed
+from services.orchestrator.core.turn.planning import Planned
+from services.orchestrator.core.turn.replicas import candidates_of
+from services.orchestrator.core.turn.voting import Sampled
 
 
 def steps_to_proto(record: Record, page_token: str, page_bytes: int) -> pb.ListStepsResponse:
@@ -128,7 +124,7 @@ def _encode_failed(failed: Failed) -> execution_pb2.ExecutionStep:
     return execution_pb2.ExecutionStep(error=failure_to_proto(failed.failure))
 
 
-_ENCODERS: Mapping[type[Input], Callable[[Any], execution_pb2.ExecutionStep]] = MappingProxyType(
+_ENCODERS: Mapping[type[Answer], Callable[[Any], execution_pb2.ExecutionStep]] = MappingProxyType(
     {
         Prepared: _encode_prepared,
         Inferred: _encode_inferred,

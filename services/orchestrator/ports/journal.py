@@ -16,8 +16,8 @@ from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.events import Event
-from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.response import Response

@@ -11,12 +11,14 @@ from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolDe
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import Hints, Request, TemplateCall
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy, RankingOptions
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 
 
 @dataclass(frozen=True, slots=True)

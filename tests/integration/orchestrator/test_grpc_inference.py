@@ -12,11 +12,11 @@ from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.convert.inference import logprob_to_proto
-from services.orchestrator.core.execution.commands import Infer, Sample
-from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceOutput
 from services.orchestrator.core.model.voting import Voting
+from services.orchestrator.core.turn.answering import Infer, Inferred
+from services.orchestrator.core.turn.voting import Sample
 from tests.support.scripted_peers import ScriptedInference, served
 
 STARTED = pb.InferResponse(

@@ -16,10 +16,11 @@ from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
-from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import FinishReason
 from services.orchestrator.core.model.voting import Voting
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.http_app import data_in, serving_http, text_in
 from tests.support.mcp_app import deployment

@@ -20,8 +20,8 @@ from services.orchestrator.adapters.inference.grpc_inference import GrpcInferenc
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.effects import preparing
 from services.orchestrator.core.conversation.memory import Eviction, MemoryPolicy
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.turn.answering import Infer
 from services.orchestrator.settings import OrchestratorSettings
 from tests.support.inference_app import generation_over, registration_of, served
 from tests.support.keys import session

@@ -32,10 +32,10 @@ from pagantic_common.rpc.call import call_stream, call_unary
 from services.orchestrator.adapters.inference.grpc_inference import infer_request
 from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import InferenceDelta, InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
 from tests.support.orchestrator_app import crash, ended, execute, orchestrator, system_request, timeline
 from tests.support.scripted_services import (
     USAGE,

@@ -17,8 +17,8 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
-from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord

@@ -18,9 +18,9 @@ from services.inference.app.models import Models, ModelSpec
 from services.orchestrator.adapters.inference.addresses import ServiceAddress, parse_address
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.adapters.inference.replica_set import ReplicaSet
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
 from tests.integration.orchestrator.test_grpc_inference import COMPLETED, STARTED, delta, end
 from tests.support.inference_app import generation_over, registration_of
 from tests.support.inference_app import served as served_model

@@ -13,8 +13,8 @@ from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.running.turns import ConcurrentTurns
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
-from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step

@@ -15,8 +15,8 @@ from pagantic_common.rpc.channel import open_channel
 from services.orchestrator.adapters.inference.grpc_inference import GrpcInference
 from services.orchestrator.adapters.journal.sealing import read_journal_keys
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.turn.answering import Infer
 from tests.integration.orchestrator.test_grpc_inference import COMPLETED, STARTED, delta, end
 from tests.support.orchestrator_app import crash, execute, journal_url, orchestrator, timeline
 from tests.support.scripted_peers import ScriptedInference as InferencePeer

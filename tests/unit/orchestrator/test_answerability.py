@@ -9,14 +9,16 @@ from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy
 from services.orchestrator.core.conversation.retrieval import answerability_messages, refusal_of
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish, Infer, Sample
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason
 from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, Retriever
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.voting import Sample
 
 CITED = OutputContract(citations=CitationPolicy())
 MUST_ANSWER = OutputContract(citations=CitationPolicy(may_abstain=False))

@@ -23,10 +23,11 @@ from services.orchestrator.core.admission.budget import (
     worst_case,
 )
 from services.orchestrator.core.cost import Prices
-from services.orchestrator.core.execution.commands import Infer, Sample
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.voting import Voting
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.voting import Sample
 from tests.support.examples import examples
 
 PRICES = Prices(prompt_usd=1.0, cached_prompt_usd=0.1, output_usd=4.0)

@@ -4,16 +4,15 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish, Infer, RunTools
-from services.orchestrator.core.execution.inputs import Inferred, ToolsRan
-from services.orchestrator.core.execution.lifecycle import State
-from services.orchestrator.core.execution.phases.inference import may_correct_calls
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.request_check import check_request, check_results
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Infer, Inferred, RunTools, ToolsRan, may_correct_calls
+from services.orchestrator.core.turn.ending import Finish
 
 OPEN = ToolDefinition("open_door", "Opens a door.", '{"type":"object"}')
 CLOCK = ToolDefinition("clock", "Tells the time.", '{"type":"object"}')

@@ -13,16 +13,16 @@ from pagantic_common.domain.text.calibration import Calibration, LabelCalibratio
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.admission.budget import decision_bound
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages, labels_of
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Decide, Finish
-from services.orchestrator.core.execution.inputs import Decided
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.decision import Abstention, Decisions, Option, Question, QuestionKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request, SystemPrompt
 from services.orchestrator.core.model.request_check import check_request
 from services.orchestrator.core.model.response import FinishReason
 from services.orchestrator.core.model.voting import Voting
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.deciding import Decide, Decided
+from services.orchestrator.core.turn.ending import Finish
 
 PREDICATE = Question(QuestionKind.PREDICATE, "It is late.", name="late")
 CHOICE = Question(QuestionKind.CHOICE, "Which?", (Option("spam"), Option(True, "really"), Option("true")))

@@ -6,7 +6,6 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
 from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json
-from services.orchestrator.core.execution.inputs import Enforced, Failed, Planned, PlanRan, Replica, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import OutputContract
@@ -14,6 +13,12 @@ from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value,
 from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.turn.answering import Enforced, ToolsRan
+from services.orchestrator.core.turn.ending import Failed
+from services.orchestrator.core.turn.plan_steps import PlanRan
+from services.orchestrator.core.turn.planning import Planned
+from services.orchestrator.core.turn.replicas import Replica
+from services.orchestrator.core.turn.voting import Sampled
 from tests.support.golden_journal import FOLDER, transitions_of
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, USAGE, VALID, request, said
 

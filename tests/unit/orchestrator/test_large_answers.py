@@ -14,12 +14,8 @@ from services.orchestrator.app.effects.guarding.answering import OutputGuards
 from services.orchestrator.app.effects.guarding.guarded_text import MAX_DELTA
 from services.orchestrator.app.running.response_size import fit_response
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish, Infer
-from services.orchestrator.core.execution.inputs import Failed, Inferred
-from services.orchestrator.core.execution.lifecycle import State
 from services.orchestrator.core.execution.progress import InferenceProgress
-from services.orchestrator.core.execution.truncation import raised_limit, truncation_of
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import (
     MAX_STEP_TIMEOUT_S,
     CallResult,
@@ -44,6 +40,10 @@ from services.orchestrator.core.model.response import (
 )
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.text_size import encoded_bound
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Infer, Inferred
+from services.orchestrator.core.turn.ending import Failed, Finish
+from services.orchestrator.core.turn.truncation import raised_limit, truncation_of
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100)
 CHAT = Request("r", Mode.CHAT, (Message(Role.USER, "hi"),))

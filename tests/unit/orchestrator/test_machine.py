@@ -1,5 +1,5 @@
 import itertools
-from typing import get_args
+import sys
 
 import pytest
 
@@ -7,23 +7,25 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Enforce, Infer, Prepare, RunTools
-from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, Input, ToolsRan
-from services.orchestrator.core.execution.lifecycle import (
+from services.orchestrator.app.effects.table import EFFECTS
+from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.lifecycle import (
     TERMINAL,
     TRANSITIONS,
     IllegalTransitionError,
     State,
     check_transition,
 )
-from services.orchestrator.core.execution.phases.handlers import HANDLERS
-from services.orchestrator.core.execution.run import DiscardedAttempt
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Enforce, Enforced, Infer, Inferred, RunTools, ToolsRan
+from services.orchestrator.core.turn.ending import Failed
+from services.orchestrator.core.turn.preparing import Prepare
+from services.orchestrator.core.turn.run import DiscardedAttempt
 
 CLOCK = ToolDefinition("clock", "Tells the time.", "{}")
 CALL = ToolCall("c1", "clock", "{}")
@@ -241,5 +243,17 @@ def test_a_failure_names_the_validation_failure_before_it_as_its_cause():
     assert [cause.code for cause in failure.caused_by] == [ErrorCode.CONSTRAINT_SCHEMA_INVALID]
 
 
-def test_every_input_has_a_handler():
-    assert set(HANDLERS) == set(get_args(Input))
+def test_every_command_that_has_an_answer_has_an_effect_and_says_what_follows():
+    commands = {kind for kind in _all_kinds(Command) if kind.answer is not None}
+    assert set(EFFECTS) == commands
+    assert all("after" in vars(kind) for kind in commands)
+
+
+def test_the_kinds_of_answers_are_unique():
+    kinds = [answer.kind for answer in _all_kinds(Answer)]
+    assert len(set(kinds)) == len(kinds)
+
+
+def _all_kinds(base):
+    kinds = {kind for child in base.__subclasses__() for kind in (child, *_all_kinds(child))}
+    return {kind for kind in kinds if getattr(sys.modules[kind.__module__], kind.__name__, None) is kind}

@@ -8,11 +8,11 @@ from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinit
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation import memory
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.inputs import Inferred
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Inferred
 
 ASK = Message(Role.USER, "what?")
 SYSTEM = Message(Role.SYSTEM, "be brief")

@@ -11,10 +11,7 @@ from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import with_prepared
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import MakePlan, RunPlan
-from services.orchestrator.core.execution.inputs import Failed, Planned, PlanRan
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import (
     Plan,
@@ -44,6 +41,10 @@ from services.orchestrator.core.plans.result import accept_plan
 from services.orchestrator.core.plans.schedule import PlanSchedule
 from services.orchestrator.core.plans.step_input import arguments_of, messages_of
 from services.orchestrator.core.plans.step_rules import RULES
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.ending import Failed
+from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
+from services.orchestrator.core.turn.planning import MakePlan, Planned
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
 TEXT = Value(ValueKind.TEXT, text="t")

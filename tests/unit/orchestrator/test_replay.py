@@ -11,31 +11,6 @@ from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefi
 from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.adapters.journal.writes import UnreadableEntryError, entry_from_json, entry_to_json
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import (
-    ANSWER_OF,
-    Decide,
-    Enforce,
-    Finish,
-    Infer,
-    MakePlan,
-    Prepare,
-    RunPlan,
-    RunTools,
-    Sample,
-)
-from services.orchestrator.core.execution.inputs import (
-    Decided,
-    Enforced,
-    Failed,
-    Inferred,
-    Planned,
-    PlanRan,
-    Replica,
-    Sampled,
-    ToolsRan,
-)
-from services.orchestrator.core.execution.lifecycle import TERMINAL, IllegalInputError, State
 from services.orchestrator.core.execution.progress import (
     CallBegan,
     CallEnded,
@@ -46,6 +21,7 @@ from services.orchestrator.core.execution.progress import (
     failed_with,
 )
 from services.orchestrator.core.execution.replay import Admitted, replay
+from services.orchestrator.core.kernel.lifecycle import TERMINAL, IllegalInputError, State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
@@ -54,6 +30,15 @@ from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.model.voting import Strategy, Voting
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Enforce, Enforced, Infer, Inferred, RunTools, ToolsRan
+from services.orchestrator.core.turn.deciding import Decide, Decided
+from services.orchestrator.core.turn.ending import Failed, Finish
+from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
+from services.orchestrator.core.turn.planning import MakePlan, Planned
+from services.orchestrator.core.turn.preparing import Prepare
+from services.orchestrator.core.turn.replicas import Replica
+from services.orchestrator.core.turn.voting import Sample, Sampled
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, USAGE, VALID, request, said
 
 OTHER = ToolDefinition("pay", "Pays.", "{}")
@@ -185,7 +170,7 @@ INPUTS = (
 
 def refuses_all_but_answers(run):
     """Assert that a run takes only what answers its outstanding command, and nothing when it has ended."""
-    expected = () if isinstance(run.outstanding, Finish) else (ANSWER_OF[type(run.outstanding)], Failed)
+    expected = () if isinstance(run.outstanding, Finish) else (run.outstanding.answer, Failed)
     for happened in INPUTS:
         if not isinstance(happened, expected):
             with pytest.raises(IllegalInputError, match=type(happened).__name__):

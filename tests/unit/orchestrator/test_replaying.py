@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish, Prepare, RunPlan, RunTools
-from services.orchestrator.core.execution.inputs import InputChecked, PlanRan, usage_of
 from services.orchestrator.core.execution.progress import CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult
@@ -20,8 +17,14 @@ from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
-from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, read_record
+from services.orchestrator.core.replaying.steps import PLAN_STEP, read_record
 from services.orchestrator.core.replaying.taking import take
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import RunTools
+from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
+from services.orchestrator.core.turn.preparing import PREPARE, Prepare
+from services.orchestrator.core.turn.starting import InputChecked
 from tests.unit.orchestrator.test_machine import USAGE, VALID, request, said
 from tests.unit.orchestrator.test_replay import answer_to, requests
 
@@ -61,7 +64,7 @@ def test_a_replay_without_changes_comes_to_each_step_as_the_execution_did(data):
         for step_name in record.step_names[:position]:
             assert taken.step_at(outcome.run.position) == step_name
             answer = taken.answers[outcome.run.position].gave
-            assert usage_of(answer) == TokenUsage()
+            assert answer.total_usage == TokenUsage()
             given_at_once = not isinstance(outcome.command, Prepare | RunTools | RunPlan)
             expected = answer if given_at_once else None
             assert taken.answer_at(outcome.run.position, outcome.command) == expected

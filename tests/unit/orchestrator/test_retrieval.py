@@ -7,13 +7,15 @@ from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.validation import Enforcement, Guarantee
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.inputs import Enforced, Failed, Inferred, PlanRan
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Enforced, Inferred
+from services.orchestrator.core.turn.ending import Failed
+from services.orchestrator.core.turn.plan_steps import PlanRan
 
 SAID = Inferred(InferenceOutput("ok", FinishReason.STOP))
 VALID = Enforced(Enforcement(valid=True, output="{}", structured_output_json="{}", guarantee=Guarantee.VALIDATED))

@@ -7,20 +7,7 @@ import pytest
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish
-from services.orchestrator.core.execution.inputs import (
-    Decided,
-    Enforced,
-    Failed,
-    Inferred,
-    Planned,
-    PlanRan,
-    Replica,
-    Sampled,
-    ToolsRan,
-)
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
@@ -29,6 +16,14 @@ from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.voting import Voting
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Enforced, Inferred, ToolsRan
+from services.orchestrator.core.turn.deciding import Decided
+from services.orchestrator.core.turn.ending import Failed, Finish
+from services.orchestrator.core.turn.plan_steps import PlanRan
+from services.orchestrator.core.turn.planning import Planned
+from services.orchestrator.core.turn.replicas import Replica
+from services.orchestrator.core.turn.voting import Sampled
 from tests.unit.orchestrator.test_machine import INVALID, VALID
 
 SCHEMA = OutputContract(schema_json="{}")

@@ -10,9 +10,6 @@ from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoic
 from pagantic_common.domain.text.citations import CitationPolicy
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.admission.budget import TEMPLATE_TOKENS, worst_case
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Enforce, Finish, Infer
-from services.orchestrator.core.execution.inputs import Enforced, Inferred
 from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
 from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.plan import Plan
@@ -24,6 +21,9 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.model.voting import Voting
 from services.orchestrator.core.tools.policy import ToolAction, ToolPolicy, ToolRule
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Enforce, Enforced, Infer, Inferred
+from services.orchestrator.core.turn.ending import Finish
 from tests.unit.orchestrator.test_machine import INVALID
 
 TEXT = "Once upon a time"

@@ -2,14 +2,13 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Infer, RunTools
-from services.orchestrator.core.execution.inputs import Enforced, Inferred, ToolsRan
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Enforced, Infer, Inferred, RunTools, ToolsRan
 from tests.unit.orchestrator.test_client_tools import OPEN, OPENED
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, VALID, drive, finish_of, request, said
 

@@ -27,7 +27,6 @@ from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.adapters.inference.replica_set import ReplicaSet
 from services.orchestrator.adapters.inference.routed_calls import RoutedCalls
 from services.orchestrator.convert.inference import finish_reason_from_proto, logprob_from_proto, reasoning_to_proto
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import (
     CandidateOutput,
@@ -37,6 +36,9 @@ from services.orchestrator.core.model.response import (
     ToolCallPiece,
 )
 from services.orchestrator.core.text_size import byte_size, encoded_bound
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.services import PairScores, QuestionScores, Scores, TokenCount, Vectors
 
 MAX_ANSWER_BYTES = MAX_MESSAGE_BYTES // 2

@@ -9,9 +9,11 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.logging import get_logger
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.services import (
     InferencePort,
     PairScores,

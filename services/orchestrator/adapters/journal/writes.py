@@ -36,23 +36,14 @@ from services.orchestrator.adapters.journal.rows import (
     of_session,
 )
 from services.orchestrator.adapters.journal.sealing import SealedBytes, content_size, sealed, sealing_of
+from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
-from services.orchestrator.core.execution.inputs import (
-    Decided,
-    Enforced,
-    Failed,
-    Inferred,
-    InputChecked,
-    Planned,
-    PlanRan,
-    Sampled,
-    ToolsRan,
-)
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
 # The names are stored: a class may be renamed, but its name here must stay. A form that an older reader would misread
@@ -63,16 +54,8 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         "CallBegan": CallBegan,
         "CallEnded": CallEnded,
         "StepEnded": StepEnded,
-        "InputChecked": InputChecked,
-        "Prepared": Prepared,
-        "Inferred": Inferred,
-        "Sampled": Sampled,
-        "Decided": Decided,
-        "ToolsRan": ToolsRan,
-        "Enforced": Enforced,
-        "Planned": Planned,
-        "PlanRan": PlanRan,
-        "Failed": Failed,
+        **{answer.kind: answer for command in EFFECTS if (answer := command.answer) is not None},
+        Failed.kind: Failed,
     }
 )
 _NAMES = {kind: name for name, kind in KINDS.items()}

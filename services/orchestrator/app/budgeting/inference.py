@@ -19,10 +19,12 @@ from services.orchestrator.core.admission.budget import (
     worst_case,
 )
 from services.orchestrator.core.cost import Prices, highest_prices, prices_for
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.services import (
     InferencePort,
     PairScores,

@@ -12,14 +12,18 @@ from services.orchestrator.app.effects.scope import Effect, RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing.execution import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
-from services.orchestrator.core.execution import events, machine
-from services.orchestrator.core.execution.commands import CheckInput, Command, Finish, Infer, Sample
-from services.orchestrator.core.execution.inputs import Input
+from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import failed_with
-from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.kernel.command import Answer, Command
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.run import Outcome, Run
+from services.orchestrator.core.turn.starting import CheckInput
+from services.orchestrator.core.turn.voting import Sample
 
-Record = Callable[[Outcome, Input], Awaitable[None]]
+Record = Callable[[Outcome, Answer], Awaitable[None]]
 
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
@@ -41,7 +45,7 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
 
 async def _answer_or_carry_out(
     effect: Effect, taken: RecordedAnswers, run: Run, command: Command, scope: RunScope
-) -> Input:
+) -> Answer:
     """Return the recorded answer to a command, or carry out the command with the recorded seed."""
     if not scope.step and not isinstance(command, CheckInput):
         if name := taken.step_at(run.position):

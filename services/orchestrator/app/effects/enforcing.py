@@ -9,11 +9,10 @@ from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
 from services.orchestrator.app.effects.inference_events import end_of
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Enforce
-from services.orchestrator.core.execution.inputs import Enforced
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.turn.answering import Enforce, Enforced
+from services.orchestrator.core.turn.run import Run
 
 
 async def enforce(run: Run, command: Enforce, scope: RunScope) -> Enforced:

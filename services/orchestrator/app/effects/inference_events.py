@@ -10,10 +10,12 @@ from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 
 
 @asynccontextmanager

@@ -10,11 +10,7 @@ from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.offering import available
 from services.orchestrator.app.services import Services
-from services.orchestrator.core.execution.commands import Infer, MakePlan
 from services.orchestrator.core.execution.events import InferencePurpose
-from services.orchestrator.core.execution.inputs import Planned
-from services.orchestrator.core.execution.run import Run
-from services.orchestrator.core.execution.truncation import truncation_of
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, PlanPolicy
 from services.orchestrator.core.model.request import Request, side_hints
@@ -22,6 +18,10 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 from services.orchestrator.core.plans.model_planning import MAX_PLAN_TOKENS, plan_schema, planned, planner_messages
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
 from services.orchestrator.core.tools.policy import ToolPolicies
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.planning import MakePlan, Planned
+from services.orchestrator.core.turn.run import Run
+from services.orchestrator.core.turn.truncation import truncation_of
 
 
 async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:

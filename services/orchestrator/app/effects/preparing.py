@@ -16,13 +16,13 @@ from services.orchestrator.core.conversation.prompt import (
     context_message,
     is_schema_left_out,
 )
-from services.orchestrator.core.execution.commands import Prepare
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import tools_of
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.request_check import check_configuration, check_results
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.turn.preparing import Prepare
+from services.orchestrator.core.turn.run import Run
 from services.orchestrator.ports.services import CompiledConstraint
 
 MAX_NAMED_KEYWORDS = 8  # maximum number of keywords that a warning names

@@ -14,12 +14,12 @@ from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation import memory
 from services.orchestrator.core.conversation.memory import Eviction, Summary
 from services.orchestrator.core.conversation.prompt import assemble_messages
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.events import InferencePurpose
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import side_hints
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.run import Run
 from services.orchestrator.ports.services import TokenCount
 
 log = get_logger(__name__)

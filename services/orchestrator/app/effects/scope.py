@@ -14,17 +14,16 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_scope
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.services import Services
-from services.orchestrator.core.execution.commands import Command
-from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
-from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.kernel.command import Answer, Command
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.tools.taint import Provenance
+from services.orchestrator.core.turn.run import Run
 from services.orchestrator.ports.journal import Conversations
 
 # Carries out a run's outstanding command and returns its answer. Raises PaganticError if the machine handles the error.
-Effect = Callable[[Run, Any, "RunScope"], Awaitable[Input]]
+Effect = Callable[[Run, Any, "RunScope"], Awaitable[Answer]]
 
 
 @dataclass(slots=True)

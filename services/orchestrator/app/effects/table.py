@@ -14,18 +14,14 @@ from services.orchestrator.app.effects.planning import make_plan
 from services.orchestrator.app.effects.preparing import prepare
 from services.orchestrator.app.effects.scope import Effect
 from services.orchestrator.app.effects.tools.calling import call_tools
-from services.orchestrator.core.execution.commands import (
-    CheckInput,
-    Command,
-    Decide,
-    Enforce,
-    Infer,
-    MakePlan,
-    Prepare,
-    RunPlan,
-    RunTools,
-    Sample,
-)
+from services.orchestrator.core.kernel.command import Command
+from services.orchestrator.core.turn.answering import Enforce, Infer, RunTools
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.plan_steps import RunPlan
+from services.orchestrator.core.turn.planning import MakePlan
+from services.orchestrator.core.turn.preparing import Prepare
+from services.orchestrator.core.turn.starting import CheckInput
+from services.orchestrator.core.turn.voting import EnforceMerged, Sample
 
 EFFECTS: Mapping[type[Command], Effect] = MappingProxyType(
     {
@@ -37,6 +33,7 @@ EFFECTS: Mapping[type[Command], Effect] = MappingProxyType(
         Decide: decide,
         RunTools: call_tools,
         Enforce: enforce,
+        EnforceMerged: enforce,
         RunPlan: run_plan,
     }
 )

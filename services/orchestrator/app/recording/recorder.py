@@ -21,9 +21,9 @@ from services.orchestrator.app.recording.observing.experiment import variant_lab
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
-from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
+from services.orchestrator.core.turn.run import Transition
 from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal, Write
 
 MAX_UNSTORED = 64

@@ -27,9 +27,9 @@ from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
 from services.orchestrator.app.storage import StorageSum
-from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
+from services.orchestrator.core.kernel.lifecycle import IllegalInputError, IllegalTransitionError, State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.request import Request

@@ -15,16 +15,17 @@ from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.response_size import fit_response
 from services.orchestrator.app.running.time_limits import TimeLimits
-from services.orchestrator.core.execution import events, machine
-from services.orchestrator.core.execution.commands import Finish
+from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload
-from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import failed_with
 from services.orchestrator.core.execution.replay import Replay
-from services.orchestrator.core.execution.run import Outcome
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.run import Outcome
 
 
 class Driver:
@@ -112,13 +113,13 @@ class Driver:
         failed = failed_with(self._outcome.run, self._recorder.progress, failure)
         await self.record(machine.step(self._outcome.run, failed), failed)
 
-    async def record(self, outcome: Outcome, happened: Input | None = None) -> None:
+    async def record(self, outcome: Outcome, happened: Answer | None = None) -> None:
         """Record the machine's events and the input that it received, and at the end also the response."""
         if happened is not None:
             max_bytes = self._environment.limits.max_response_bytes
             outcome, happened = fit_response(self._outcome.run, happened, outcome, max_bytes)
         self._outcome = outcome
-        entries: list[Input] = []
+        entries: list[Answer] = []
         if happened is not None:
             entries.append(happened)
         command = outcome.command

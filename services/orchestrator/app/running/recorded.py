@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.core.admission.experiments import Experiments, as_recorded
-from services.orchestrator.core.execution.lifecycle import IllegalInputError, IllegalTransitionError
+from services.orchestrator.core.kernel.lifecycle import IllegalInputError, IllegalTransitionError
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.policies import ReplayPolicy

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import Finish
-from services.orchestrator.core.execution.inputs import Failed, Input, usage_of
-from services.orchestrator.core.execution.run import Outcome, Run
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.core.text_size import encoded_bound
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.ending import Failed, Finish
+from services.orchestrator.core.turn.run import Outcome, Run
 
 
-def fit_response(run: Run, happened: Input, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Input]:
+def fit_response(run: Run, happened: Answer, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Answer]:
     """Return the outcome and the input, or a failure's outcome and input if the response is too large.
 
     A message too large to send would break the stream at its end, and would break every later request for the
@@ -30,7 +30,7 @@ def fit_response(run: Run, happened: Input, outcome: Outcome, max_bytes: int) ->
     if failure is None:
         failure = _too_large(size, max_bytes)
         stopped = InferenceOutput("", FinishReason.ERROR, model=outcome.run.model)  # The usage counts for this model.
-        happened = Failed(failure, usage=usage_of(happened), output=stopped)
+        happened = Failed(failure, usage=happened.total_usage, output=stopped)
         outcome = machine.step(run, happened)
     turn = outcome.command.turn if isinstance(outcome.command, Finish) else ()
     bare = Finish(_bare(finish.response, failure), turn)

@@ -22,9 +22,11 @@ from pagantic_common.domain.defaults import MAX_VERDICT_TOKENS
 from pagantic_common.domain.messages import count_images
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.cost import Prices, cost_usd
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.keys import Account
 from services.orchestrator.core.model.request import Hints
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 
 DEFAULT_OUTPUT_TOKENS = 2048  # the default limit of the inference service
 TEMPLATE_TOKENS = 1024  # the most tokens that a chat template adds to a conversation

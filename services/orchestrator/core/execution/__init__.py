@@ -1,1 +1,1 @@
-"""An execution: its lifecycle, its state machine, and its journal entries."""
+"""The record of an execution: its events, the progress of its work, and the replay of its entries."""

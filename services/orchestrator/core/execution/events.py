@@ -12,11 +12,11 @@ from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport
-from services.orchestrator.core.execution.run import Transition
 from services.orchestrator.core.guards.rules import GuardReport
 from services.orchestrator.core.model.request import ExperimentVariant
 from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
 from services.orchestrator.core.tools.approval import Approval
+from services.orchestrator.core.turn.run import Transition
 
 
 class InferencePurpose(StrEnum):

@@ -15,8 +15,7 @@ from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
-from services.orchestrator.core.execution.inputs import Failed, Input, Replica, usage_of
-from services.orchestrator.core.execution.run import Run
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.plan import StepResult
 from services.orchestrator.core.model.response import (
     FinishReason,
@@ -24,6 +23,9 @@ from services.orchestrator.core.model.response import (
     InferenceOutput,
     ToolCallRecord,
 )
+from services.orchestrator.core.turn.ending import Failed
+from services.orchestrator.core.turn.replicas import Replica
+from services.orchestrator.core.turn.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class NestedInput:
 
     step: str
     number: int
-    happened: Input
+    happened: Answer
 
 
 StoredProgress = CallBegan | CallEnded | StepEnded | NestedInput
@@ -167,7 +169,7 @@ class Progress:
         if isinstance(entry, NestedInput):
             self._end_inference(entry.step, entry.happened)
 
-    def answer(self, happened: Input) -> None:
+    def answer(self, happened: Answer) -> None:
         """Reset the progress after the answer to a command.
 
         The usage of lost inferences is charged to the next command.
@@ -178,7 +180,7 @@ class Progress:
         self.inferences = {step: inference for step, inference in self.inferences.items() if not step}
         self._end_inference("", happened)
 
-    def _end_inference(self, step: str, happened: Input) -> None:
+    def _end_inference(self, step: str, happened: Answer) -> None:
         inference = self.inferences.pop(step, None)
         if inference is None or isinstance(happened, Failed):  # A failure already contains this usage.
             return
@@ -209,7 +211,7 @@ class Progress:
         """The replicas of a vote that ended, in the order of their indexes."""
         return tuple(self.replicas[index] for index in sorted(self.replicas))
 
-    def run_of(self, step: str) -> tuple[int, tuple[Input, ...]]:
+    def run_of(self, step: str) -> tuple[int, tuple[Answer, ...]]:
         """Return the number of the last run of an infer step's machine, and the inputs of that run.
 
         The number is 0 if the machine has not run.
@@ -235,7 +237,7 @@ class Progress:
 
     def usage_of_step(self, step: str) -> TokenUsage:
         """Return the usage of a plan's step over all its runs."""
-        inside = sum((usage_of(entry.happened) for entry in self._nested(step)), TokenUsage())
+        inside = sum((entry.happened.total_usage for entry in self._nested(step)), TokenUsage())
         inference = self.inferences.get(step, InferenceProgress())
         return inside + inference.usage
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import (
     CallBegan,
     CallEnded,
@@ -24,9 +22,11 @@ from services.orchestrator.core.execution.progress import (
     StepEnded,
     StoredProgress,
 )
-from services.orchestrator.core.execution.run import Outcome, Transition
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.run import Outcome, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Admitted:
     max_execution_s: float | None = None
 
 
-Entry = Admitted | StoredProgress | Input
+Entry = Admitted | StoredProgress | Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.messages import Message, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Answer):
     """The parts of the first inference, resolved by PREPARE.
 
     Attributes:
@@ -28,6 +30,8 @@ class Prepared:
         cited_chunks: The chunks of the context in the order of their numbers, kept only for an answer with citations.
         warnings: Warnings about parts that could not be resolved, although the request did not fail.
     """
+
+    kind: ClassVar[str] = "Prepared"
 
     system_prompt: str = ""
     history: tuple[Message, ...] = ()
@@ -46,3 +50,7 @@ class Prepared:
     def cited_sources(self) -> tuple[str, ...]:
         """The texts that an answer may quote."""
         return tuple(chunk.content for chunk in self.cited_chunks)
+
+    def as_recorded(self) -> Self:
+        """Return the answer without usage and with its whole history, so its positions in a conversation are reset."""
+        return replace(self, usage=TokenUsage(), history_start=0, history_end=0)

@@ -14,3 +14,6 @@ class ResponseWarning:
 
     code: str
     message: str
+
+
+GuardWarnings = tuple[ResponseWarning, ...]

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.text.json_text import JsonTextError
-from services.orchestrator.core.execution.commands import Command, Prepare, RunPlan, RunTools
-from services.orchestrator.core.execution.inputs import Input
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
+from services.orchestrator.core.kernel.command import Answer, Command
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.voting import canonical_json
 from services.orchestrator.core.replaying.steps import RecordedAnswer
+from services.orchestrator.core.turn.answering import RunTools
+from services.orchestrator.core.turn.plan_steps import RunPlan
+from services.orchestrator.core.turn.preparing import Prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class RecordedAnswers:
             return self.answers[position].name
         return ""
 
-    def answer_at(self, position: int, command: Command) -> Input | None:
+    def answer_at(self, position: int, command: Command) -> Answer | None:
         """Return the answer to a command, or None if the command runs again or its parts are answered one by one."""
         if position >= len(self.answers) or isinstance(command, Prepare | RunTools | RunPlan):
             return None

@@ -8,30 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import (
-    Command,
-    Decide,
-    Enforce,
-    Infer,
-    MakePlan,
-    Prepare,
-    RunTools,
-    Sample,
-)
-from services.orchestrator.core.execution.inputs import Inferred, Input, InputChecked, Sampled
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.kernel.command import Answer, Command
 from services.orchestrator.core.model.plan import Plan
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Inferred
+from services.orchestrator.core.turn.starting import InputChecked
+from services.orchestrator.core.turn.voting import Sampled
 
-PREPARE = "prepare"
 PLAN_STEP = "plan/"  # the prefix of the names of a plan's steps
-_ONCE: Mapping[type[Command], str] = MappingProxyType(
-    {Prepare: PREPARE, MakePlan: "plan", Sample: "sample", Decide: "decide"}
-)
-_COUNTED: Mapping[type[Command], str] = MappingProxyType({Infer: "infer", RunTools: "tools", Enforce: "validate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +26,7 @@ class RecordedAnswer:
     """The answer to a command of an execution's machine, with the name of the step."""
 
     name: str
-    gave: Input
+    gave: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +64,10 @@ class StepNames:
 
     def next(self, command: Command) -> str:
         """Return the name of the next command, or an empty string if the command is not a separate step."""
-        if type(command) in _ONCE:
-            return _ONCE[type(command)]
-        kind = _COUNTED.get(type(command), "")
-        if not kind:
-            return ""
-        self._counts[kind] += 1
-        return f"{kind}-{self._counts[kind]}"
+        if not command.is_counted:
+            return command.step
+        self._counts[command.step] += 1
+        return f"{command.step}-{self._counts[command.step]}"
 
 
 def read_record(entries: Sequence[Entry]) -> Record:
@@ -106,7 +90,7 @@ def read_record(entries: Sequence[Entry]) -> Record:
     )
 
 
-def _inputs_of(entries: Sequence[Entry]) -> Iterator[Input]:
+def _inputs_of(entries: Sequence[Entry]) -> Iterator[Answer]:
     """Yield the inputs of the execution's machine, without the inputs of its steps' machines."""
     for entry in entries:
         if isinstance(entry, Admitted):
@@ -117,7 +101,7 @@ def _inputs_of(entries: Sequence[Entry]) -> Iterator[Input]:
 
 def _seeds_of(entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, ...]]:
     last_runs = {entry.step: entry.number for entry in entries if isinstance(entry, NestedInput)}
-    machines: dict[str, list[Input]] = {"": list(_inputs_of(entries))}
+    machines: dict[str, list[Answer]] = {"": list(_inputs_of(entries))}
     for entry in entries:
         if isinstance(entry, NestedInput) and entry.number == last_runs[entry.step]:
             machines.setdefault(entry.step, []).append(entry.happened)
@@ -127,7 +111,7 @@ def _seeds_of(entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, ...]]:
     }
 
 
-def _seed_of(happened: Input) -> int | None:
+def _seed_of(happened: Answer) -> int | None:
     match happened:
         case Inferred(output=output):
             return output.seed

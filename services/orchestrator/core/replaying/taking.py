@@ -11,16 +11,15 @@ from types import MappingProxyType
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.execution import machine
-from services.orchestrator.core.execution.commands import ANSWER_OF
-from services.orchestrator.core.execution.inputs import Decided, Enforced, Inferred, Input, Planned, Sampled, ToolsRan
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
 from services.orchestrator.core.model.policies import ChangedResult, ReplayPolicy, ReplayTools
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
-from services.orchestrator.core.replaying.steps import PLAN_STEP, PREPARE, Record, RecordedAnswer
+from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import ToolsRan
+from services.orchestrator.core.turn.preparing import PREPARE
 
 _FREE = TokenUsage()
 MAX_NAMED_STEPS = 40  # A message that lists all steps could be too long.
@@ -50,7 +49,7 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
     steps = _steps_beside(first, _plan_after(request, answers, bounds), record)
     _check_owners(owners, answers, steps)
     return RecordedAnswers(
-        answers=tuple(replace(entry, gave=without_usage(entry.gave)) for entry in answers),
+        answers=tuple(replace(entry, gave=entry.gave.as_recorded()) for entry in answers),
         steps=tuple(step_without_usage(entry) for entry in steps),
         calls=_calls_of(policy, record, _kept_ids(answers), {entry.result.name for entry in steps}),
         kept_ids=_kept_ids(answers),
@@ -125,7 +124,7 @@ def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: Pla
     """
     outcome = machine.start(replace(request, is_guarded=False), bounds)
     for answer in answers:
-        expected = ANSWER_OF.get(type(outcome.command))
+        expected = outcome.command.answer
         if expected is None or not isinstance(answer.gave, expected):
             raise InvalidRequest(
                 f"the changed request does not come to the step {answer.name!r}: name it, or an earlier one, in "
@@ -181,30 +180,6 @@ def _changed(call: CallEnded, change: ChangedResult | None) -> CallEnded:
     if change is None:
         return call
     return replace(call, record=replace(call.record, result=change.result, is_error=change.is_error, error_code=None))
-
-
-def without_usage(gave: Input) -> Input:
-    """Return an answer without usage.
-
-    The answer of PREPARE contains its whole history, so the positions in a conversation are reset.
-    """
-    match gave:
-        case Prepared():
-            return replace(gave, usage=_FREE, history_start=0, history_end=0)
-        case Inferred():
-            return replace(gave, output=replace(gave.output, usage=_FREE), score_usage=_FREE)
-        case Enforced():
-            return replace(gave, enforcement=replace(gave.enforcement, judge_usage=_FREE))
-        case Sampled():
-            replicas = tuple(
-                replace(replica, enforcement=replica.enforcement and replace(replica.enforcement, judge_usage=_FREE))
-                for replica in gave.replicas
-            )
-            return replace(gave, replicas=replicas, usage=_FREE)
-        case Planned() | Decided():
-            return replace(gave, usage=_FREE)
-        case _:
-            return gave
 
 
 def step_without_usage(ended: StepEnded) -> StepEnded:

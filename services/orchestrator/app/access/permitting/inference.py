@@ -8,9 +8,11 @@ from contextlib import aclosing
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.access.permitting.checks import check_model, find_model_denial
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.policy import Policy
 from services.orchestrator.ports.services import (
     InferencePort,

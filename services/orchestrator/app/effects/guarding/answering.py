@@ -19,12 +19,12 @@ from services.orchestrator.app.effects.guarding.guard_runs import (
 )
 from services.orchestrator.app.effects.guarding.guarded_text import Link, Said, parts_of
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport
 from services.orchestrator.core.guards.texts import GuardedText
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, ToolCallPiece
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.turn.answering import Infer
 
 
 class OutputGuards:

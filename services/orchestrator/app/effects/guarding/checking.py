@@ -17,13 +17,12 @@ from services.orchestrator.app.effects.guarding.guard_runs import (
     run_guard,
 )
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.core.execution.commands import CheckInput
-from services.orchestrator.core.execution.inputs import InputChecked
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport, GuardRule, Tally, rules_for
 from services.orchestrator.core.guards.texts import GuardedText, texts_of
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.turn.run import Run
+from services.orchestrator.core.turn.starting import CheckInput, InputChecked
 
 
 class Reader(Protocol):

@@ -13,11 +13,11 @@ from services.orchestrator.app.effects.inference_events import end_of, inference
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Decide
 from services.orchestrator.core.guards.rules import GuardRule
 from services.orchestrator.core.model.decision import Question, QuestionKind
 from services.orchestrator.core.model.request import Request, side_hints
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
+from services.orchestrator.core.turn.deciding import Decide
 from services.orchestrator.ports.services import QuestionScores
 
 JUDGED = "judged"  # the kind of a judge's findings

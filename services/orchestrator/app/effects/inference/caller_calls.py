@@ -13,12 +13,11 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Infer
-from services.orchestrator.core.execution.phases.inference import may_correct_calls
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.response import InferenceDelta, InferenceOutput, ToolCallPiece, WrongCall
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.turn.answering import Infer, may_correct_calls
+from services.orchestrator.core.turn.run import Run
 
 
 class CallerCalls:

@@ -16,12 +16,12 @@ from services.orchestrator.app.effects.inference_events import end_of, inference
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Decide, Infer
 from services.orchestrator.core.execution.events import InferencePurpose
-from services.orchestrator.core.execution.inputs import Decided, Inferred
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
+from services.orchestrator.core.turn.answering import Infer, Inferred
+from services.orchestrator.core.turn.deciding import Decide, Decided
+from services.orchestrator.core.turn.run import Run
 from services.orchestrator.ports.services import QuestionScores
 
 

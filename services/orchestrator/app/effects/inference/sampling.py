@@ -16,16 +16,16 @@ from services.orchestrator.app.effects.inference_events import end_of, inference
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Enforce, Sample
-from services.orchestrator.core.execution.inputs import Replica, Sampled
 from services.orchestrator.core.execution.progress import Progress
-from services.orchestrator.core.execution.replicas import documents_of
-from services.orchestrator.core.execution.run import Run
-from services.orchestrator.core.execution.truncation import is_cut, truncation_of
 from services.orchestrator.core.guards.texts import GuardedText
 from services.orchestrator.core.model.response import CandidateOutput, FinishReason, InferenceOutput
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.voting import canonical_json, is_decided
+from services.orchestrator.core.turn.answering import Enforce
+from services.orchestrator.core.turn.replicas import Replica, documents_of
+from services.orchestrator.core.turn.run import Run
+from services.orchestrator.core.turn.truncation import is_cut, truncation_of
+from services.orchestrator.core.turn.voting import Sample, Sampled
 
 
 async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:

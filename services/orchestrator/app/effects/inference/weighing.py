@@ -11,10 +11,10 @@ from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation.citations import CitedText
-from services.orchestrator.core.execution.commands import Infer
-from services.orchestrator.core.execution.run import Run, has_answer_phase
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.run import Run, has_answer_phase
 
 # The two possible prefixes of an answer, up to the first character that differs.
 _BEGINNINGS = (ABSTENTION_JSON.removesuffix("}"), AFFIRMATION_JSON)

@@ -9,15 +9,16 @@ from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.recording.observing.execution import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
-from services.orchestrator.core.execution import events, machine
-from services.orchestrator.core.execution.commands import Finish
-from services.orchestrator.core.execution.inputs import Input
+from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import NestedInput
-from services.orchestrator.core.execution.run import Outcome
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.plan import Value, ValueKind, retry_of
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.plans.step_input import messages_of
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.run import Outcome
 
 _HINTS = ("max_tokens", "temperature", "top_p", "seed", "model")  # parameters of an infer step that are hints
 
@@ -29,7 +30,7 @@ async def run_infer(attempt: StepAttempt) -> StepDone:
     """
     step, plan, scope = attempt.step, attempt.plan, attempt.scope()
 
-    async def record(outcome: Outcome, happened: Input) -> None:
+    async def record(outcome: Outcome, happened: Answer) -> None:
         plan.last_attempts[step.name] = scope.attempt_of(outcome.run)
         nested = [NestedInput(step.name, attempt.run_number, happened)]
         discarded = outcome.discarded

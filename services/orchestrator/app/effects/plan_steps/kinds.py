@@ -19,7 +19,6 @@ from services.orchestrator.app.effects.tools.calling import authorized_call, run
 from services.orchestrator.app.effects.tools.clearing import Authorization
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Enforce
 from services.orchestrator.core.execution.progress import CallProgress
 from services.orchestrator.core.model.plan import Proposal, StepKind, Value, ValueKind
 from services.orchestrator.core.model.response import ToolCallRecord
@@ -28,6 +27,7 @@ from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.plans.ranking import ranking_options
 from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
 from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
+from services.orchestrator.core.turn.answering import Enforce
 from services.orchestrator.ports.services import CustomStep, Ranking
 
 _NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contract: strict_validation is off"

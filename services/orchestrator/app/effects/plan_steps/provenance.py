@@ -5,9 +5,9 @@ from __future__ import annotations
 from pagantic_common.domain.text.json_text import dump_json
 from services.orchestrator.core.conversation.provenance import provenance_of
 from services.orchestrator.core.execution.progress import Progress
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.tools.taint import Provenance
+from services.orchestrator.core.turn.run import Run
 
 
 def provenance_of_plan(run: Run, plan: Plan, progress: Progress) -> Provenance:

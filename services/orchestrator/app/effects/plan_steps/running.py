@@ -10,11 +10,10 @@ from services.orchestrator.app.effects.plan_steps.provenance import provenance_o
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.conversation.prompt import with_prepared
-from services.orchestrator.core.execution.commands import RunPlan
-from services.orchestrator.core.execution.inputs import PlanRan
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import StepResult
 from services.orchestrator.core.plans.schedule import PlanSchedule
+from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
+from services.orchestrator.core.turn.run import Run
 
 
 async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:

@@ -13,10 +13,10 @@ from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_excused, optional_failure_from
 from services.orchestrator.core.conversation.retrieval import YES_OR_NO, answerability_messages
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.model.request import Hints, side_hints
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import Answerability
+from services.orchestrator.core.turn.answering import Infer
 
 
 @dataclass(frozen=True, slots=True)

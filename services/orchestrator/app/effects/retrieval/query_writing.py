@@ -10,13 +10,13 @@ from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_excused
 from services.orchestrator.core.conversation.query_writing import QueryPrompt, query_prompts
-from services.orchestrator.core.execution.commands import Infer
 from services.orchestrator.core.execution.events import InferencePurpose
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.request import side_hints
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import QueryExpansion
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.run import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from services.orchestrator.app.failures import failure_from, is_outage, optional
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import ContextPolicy
+from services.orchestrator.core.turn.run import Run
 from services.orchestrator.ports.services import BuiltContext
 
 

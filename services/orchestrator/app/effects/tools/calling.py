@@ -29,8 +29,6 @@ from services.orchestrator.app.effects.tools.clearing import Authorization, Make
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.core.conversation.provenance import add_rounds, provenance_of
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.commands import RunTools
-from services.orchestrator.core.execution.inputs import ToolsRan
 from services.orchestrator.core.execution.progress import (
     CallBegan,
     CallEnded,
@@ -38,10 +36,11 @@ from services.orchestrator.core.execution.progress import (
     CallProgress,
     lost_call_message,
 )
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.tools.taint import Provenance
+from services.orchestrator.core.turn.answering import RunTools, ToolsRan
+from services.orchestrator.core.turn.run import Run
 
 Tools = Mapping[str, ToolDefinition]
 

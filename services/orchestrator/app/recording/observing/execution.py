@@ -15,7 +15,7 @@ from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation
 from pagantic_common.telemetry.names import ATTEMPT, MODE, REQUEST_ID, STATE, STEP_KIND, STEP_NAME
 from pagantic_common.telemetry.tracing import Attributes, is_recording, note_error, span, trace_scope
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Step
 from services.orchestrator.ports.journal import ExecutionRecord
 

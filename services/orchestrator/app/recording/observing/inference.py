@@ -10,9 +10,11 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation
 from services.orchestrator.app.recording.observing.operation import ObservedOperation, WritableAttributes, operation
-from services.orchestrator.core.execution.commands import Decide, Infer, Sample
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.services import (
     InferencePort,
     PairScores,

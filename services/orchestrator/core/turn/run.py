@@ -8,14 +8,15 @@ from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, StageOutcome
-from services.orchestrator.core.execution.commands import Command
-from services.orchestrator.core.execution.inputs import GuardWarnings, Replica
-from services.orchestrator.core.execution.lifecycle import State
+from services.orchestrator.core.kernel.command import Command
+from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
+from services.orchestrator.core.model.response_warning import GuardWarnings
 from services.orchestrator.core.model.voting import Count
+from services.orchestrator.core.turn.replicas import Replica
 
 
 @dataclass(frozen=True, slots=True)

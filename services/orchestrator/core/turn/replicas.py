@@ -1,14 +1,42 @@
-"""Converts the replicas of a vote to votes, to candidates or to a single failure."""
+"""The replicas of a vote, and their conversion to votes, to candidates or to a single failure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
-from services.orchestrator.core.execution.inputs import Replica
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.model.response import Candidate
 from services.orchestrator.core.model.voting import Count
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The result of one replica: the enforcement of its output, or a failure."""
+
+    index: int
+    enforcement: Enforcement | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_valid_vote(self) -> bool:
+        """Whether the replica votes. Otherwise it abstains."""
+        if self.enforcement is None or not self.enforcement.valid or self.failure is not None:
+            return False
+        try:
+            parse_json(self.enforcement.structured_output_json, is_rewritable=True)
+        except JsonTextError:  # A number too large for a double or half of a surrogate pair is not comparable.
+            return False
+        return True
+
+
+def judge_usage_of(replicas: Sequence[Replica]) -> TokenUsage:
+    """Return the tokens that the judge used for the replicas."""
+    judged = (replica.enforcement.judge_usage for replica in replicas if replica.enforcement is not None)
+    return sum(judged, TokenUsage())
 
 
 def documents_of(replicas: Sequence[Replica]) -> dict[int, str]:

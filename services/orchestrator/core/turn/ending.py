@@ -1,18 +1,30 @@
-"""Ends a run with an answer or a failure, and builds the response."""
+"""Moves a run to its next state, ends it with an answer or a failure, and builds the response."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pagantic_common.domain.errors import ErrorCategory, Failure
 from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
-from services.orchestrator.core.execution.commands import Command, Finish
-from services.orchestrator.core.execution.lifecycle import State, check_transition
-from services.orchestrator.core.execution.replicas import candidates_of
-from services.orchestrator.core.execution.run import Outcome, Run, Transition, has_answer_phase
-from services.orchestrator.core.execution.truncation import CUT_CODES, truncation_of, truncation_warning
-from services.orchestrator.core.execution.validation import (
+from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.lifecycle import State, check_transition
+from services.orchestrator.core.model.plan import StepResult
+from services.orchestrator.core.model.response import (
+    ConfidenceSource,
+    FinishReason,
+    InferenceOutput,
+    Response,
+    ToolCallRecord,
+)
+from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.plans.result import content_of, final_result
+from services.orchestrator.core.turn.replicas import Replica, candidates_of, judge_usage_of
+from services.orchestrator.core.turn.run import Outcome, Run, Transition, has_answer_phase
+from services.orchestrator.core.turn.truncation import CUT_CODES, truncation_of, truncation_warning
+from services.orchestrator.core.turn.validation import (
     confidence_of,
     report_of,
     retrieval_confidence_of,
@@ -20,9 +32,57 @@ from services.orchestrator.core.execution.validation import (
     with_citations,
     with_cited_text,
 )
-from services.orchestrator.core.model.response import ConfidenceSource, FinishReason, Response
-from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.plans.result import content_of, final_result
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Command):
+    """The command to deliver the response, and to add the messages of `turn` to the conversation.
+
+    `turn` is empty if the turn failed. The command has no answer.
+    """
+
+    response: Response
+    turn: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Answer):
+    """The failure of the outstanding command, or the cancellation of the execution. It answers every command.
+
+    The other fields are partial results: `records` of an unfinished turn, `results` of an unfinished plan, `replicas`
+    and `usage` of an unfinished vote, and the `output` of a stopped inference.
+    """
+
+    kind: ClassVar[str] = "Failed"
+
+    failure: Failure
+    records: tuple[ToolCallRecord, ...] = ()
+    results: tuple[StepResult, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    usage: TokenUsage = TokenUsage()
+    output: InferenceOutput | None = None
+
+    @property
+    def total_usage(self) -> TokenUsage:
+        """The tokens of the unfinished work."""
+        usage = sum((result.usage for result in self.results), self.usage) + judge_usage_of(self.replicas)
+        return usage if self.output is None else usage + self.output.usage
+
+
+def after_failure(run: Run, failed: Failed) -> Outcome:
+    """End a run with the failure of its command, and keep the partial results."""
+    run = replace(
+        run,
+        records=(*run.records, *failed.records),
+        results=(*run.results, *failed.results),
+        replicas=run.replicas or failed.replicas,
+    )
+    output = failed.output
+    if output is not None:
+        run = replace(run, model=output.model or run.model)
+        if output.content or output.reasoning:
+            run = replace(run, streamed=output)
+    return fail(run, failed.failure)
 
 
 def move(run: Run, target: State, reason: str, command: Command | None = None) -> Outcome:

@@ -10,11 +10,11 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
-from services.orchestrator.core.execution.run import Run
 from services.orchestrator.core.model.plan import StepKind, ValueKind, dependencies_of
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import ConfidenceSource, Response, ValidationReport
 from services.orchestrator.core.model.voting import Count
+from services.orchestrator.core.turn.run import Run
 
 _JSON_BEGINNING: Final = '{"in_sources"'
 

@@ -1,1 +1,0 @@
-"""The phases of an execution: each module handles the inputs of one phase."""

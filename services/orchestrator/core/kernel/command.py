@@ -1,0 +1,56 @@
+"""Commands and answers: the contract between a machine, which is pure, and the app, which does the work.
+
+A machine has one outstanding command. The app carries it out with the effect of the command's type and gives the answer
+to the machine. A new command is one module: the command, its answer, and `after`, which says what follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+from pagantic_common.domain.usage import TokenUsage
+
+NO_USAGE = TokenUsage()
+
+
+class Answer:
+    """The answer to a command, a frozen dataclass that is stored as a journal entry.
+
+    Attributes:
+        kind: The name in the journal. A class may be renamed, but its kind must stay, and it must be unique.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    @property
+    def total_usage(self) -> TokenUsage:
+        """The tokens that the answer adds to the usage of its machine: its field `usage`, if it has one."""
+        usage: TokenUsage = getattr(self, "usage", NO_USAGE)
+        return usage
+
+    def as_recorded(self) -> Self:
+        """Return the answer as a replay reuses it: without usage."""
+        if not hasattr(self, "usage"):
+            return self
+        return replace(self, usage=NO_USAGE)  # type: ignore[type-var]  # a dataclass
+
+
+class Command:
+    """A command of a machine, a frozen dataclass.
+
+    Attributes:
+        answer: The type of the answer, or None for the last command of a machine, which has no answer.
+        step: The name of the command among an execution's steps, or an empty string if it is not a step.
+        is_counted: Whether the command may occur several times, so that its steps are numbered.
+    """
+
+    __slots__ = ()
+    answer: ClassVar[type[Answer] | None] = None
+    step: ClassVar[str] = ""
+    is_counted: ClassVar[bool] = False
+
+    def after(self, state: Any, answer: Any) -> Any:
+        """Return the outcome of a machine in this state when it receives the answer. Pure, as the machine is."""
+        raise NotImplementedError

@@ -1,0 +1,51 @@
+"""Advances one execution as a pure state machine: each answer yields the next command.
+
+Theory of operation. `step(run, answer)` returns the run after the answer, with the lifecycle transitions that it made.
+The run has one outstanding command, which the app carries out. Its answer is the next input. Nothing here waits,
+performs I/O or uses randomness. What follows an answer is said by the command, in the module of its phase.
+
+Invariants:
+    1. Every transition is in the lifecycle's table.
+    2. A live run has one outstanding command, and accepts the answer to that command or Failed. The outstanding
+       command of a terminal run is Finish, and the run accepts no answer.
+    3. Tool calls that ran are in `records`, in order, whatever happens later. No call runs twice.
+    4. A response with no failure satisfies its schema, is marked PARTIAL, or hands over calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from services.orchestrator.core.kernel.command import Answer
+from services.orchestrator.core.kernel.lifecycle import IllegalInputError, State
+from services.orchestrator.core.model.plan import PlanPolicy
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.turn.ending import Failed, after_failure, ask
+from services.orchestrator.core.turn.run import Outcome, Run, Transition
+from services.orchestrator.core.turn.starting import CheckInput, InputChecked, begin_work
+
+
+def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
+    """Start an admitted request. A plan is checked against `bounds`."""
+    admitted = Transition(None, State.INIT, 1, "request admitted")
+    run = Run(request=request, bounds=bounds or PlanPolicy())
+    outcome = ask(run, CheckInput()) if request.is_guarded else begin_work(run)
+    return replace(outcome, transitions=(admitted, *outcome.transitions))
+
+
+def step(run: Run, answer: Answer) -> Outcome:
+    """Apply an answer to a run.
+
+    Raises IllegalInputError if it does not answer the outstanding command.
+    """
+    command = run.outstanding
+    expected = None if command is None else command.answer
+    if command is None or expected is None or not isinstance(answer, expected | Failed):
+        command_name, answer_name = type(command).__name__, type(answer).__name__
+        raise IllegalInputError(f"{answer_name} does not answer {command_name} in {run.state}")
+    position = run.position + (not isinstance(answer, InputChecked))
+    run = replace(run, usage=run.usage + answer.total_usage, position=position)
+    if isinstance(answer, Failed):
+        return after_failure(run, answer)
+    outcome: Outcome = command.after(run, answer)
+    return outcome
