@@ -102,8 +102,11 @@ def test_resume_shows_each_text_once_through_a_dropped_connection(run, channel):
 
 
 def test_cancel_stops_the_execution_early(run, channel):
-    done = run("cancel", STORY)
-    assert stored(channel, done).state.current == execution_pb2.LIFECYCLE_STATE_CANCELLED
+    for _ in range(3):  # a story may be so short that it ends before the cancel arrives
+        done = run("cancel", STORY)
+        if (ended_as := stored(channel, done).state.current) != execution_pb2.LIFECYCLE_STATE_COMPLETE:
+            break
+    assert ended_as == execution_pb2.LIFECYCLE_STATE_CANCELLED
     pattern = r"state: CANCELLED\nerror: CANCELLED_SIGNAL\noutput tokens: (\d+) of 1000\n"
     assert 0 < int(re.fullmatch(pattern, done.stdout)[1]) < 500
 

@@ -21,7 +21,7 @@ from services.orchestrator.core.execution.progress import (
     failed_with,
 )
 from services.orchestrator.core.execution.replay import Admitted, replay
-from services.orchestrator.core.kernel.lifecycle import TERMINAL, IllegalInputError, State
+from services.orchestrator.core.kernel.lifecycle import TERMINAL, IllegalAnswerError, State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
@@ -173,12 +173,12 @@ def refuses_all_but_answers(run):
     expected = () if isinstance(run.outstanding, Finish) else (run.outstanding.answer, Failed)
     for happened in INPUTS:
         if not isinstance(happened, expected):
-            with pytest.raises(IllegalInputError, match=type(happened).__name__):
+            with pytest.raises(IllegalAnswerError, match=type(happened).__name__):
                 machine.step(run, happened)
 
 
 def test_a_journal_with_a_hole_is_not_taken_up():
-    with pytest.raises(IllegalInputError, match="ToolsRan does not answer Prepare in PREPARE"):
+    with pytest.raises(IllegalAnswerError, match="ToolsRan does not answer Prepare in PREPARE"):
         replay([Admitted(request(Mode.CHAT)), ToolsRan((RECORD,))])
 
 

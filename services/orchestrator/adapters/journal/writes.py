@@ -54,7 +54,7 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         "CallBegan": CallBegan,
         "CallEnded": CallEnded,
         "StepEnded": StepEnded,
-        **{answer.kind: answer for command in EFFECTS if (answer := command.answer) is not None},
+        **{command.answer.kind: command.answer for command in EFFECTS},
         Failed.kind: Failed,
     }
 )

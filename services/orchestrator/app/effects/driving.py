@@ -14,11 +14,10 @@ from services.orchestrator.app.recording.observing.execution import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import failed_with
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand, Command
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer
-from services.orchestrator.core.turn.ending import Finish
 from services.orchestrator.core.turn.run import Outcome, Run
 from services.orchestrator.core.turn.starting import CheckInput
 from services.orchestrator.core.turn.voting import Sample
@@ -28,7 +27,7 @@ Record = Callable[[Outcome, Answer], Awaitable[None]]
 
 async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
     """Carry out each command and `record` its result until the machine has finished. Return the last outcome."""
-    while not isinstance(command := outcome.command, Finish):
+    while isinstance(command := outcome.command, AnsweredCommand):
         run, effect = outcome.run, scope.effects[type(command)]
         if scope.taken is not None:
             effect = partial(_answer_or_carry_out, effect, scope.taken)

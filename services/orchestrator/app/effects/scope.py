@@ -15,7 +15,7 @@ from pagantic_common.telemetry.scope import current_scope
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.tools.taint import Provenance
@@ -50,7 +50,7 @@ class RunScope:
     conversations: Conversations
     clock: Clock
     recorder: Recorder
-    effects: Mapping[type[Command], Effect]
+    effects: Mapping[type[AnsweredCommand], Effect]
     tool_slots: asyncio.Semaphore
     deadline: Callable[[], Deadline] = Deadline
     step: str = ""

@@ -14,7 +14,7 @@ from services.orchestrator.app.effects.planning import make_plan
 from services.orchestrator.app.effects.preparing import prepare
 from services.orchestrator.app.effects.scope import Effect
 from services.orchestrator.app.effects.tools.calling import call_tools
-from services.orchestrator.core.kernel.command import Command
+from services.orchestrator.core.kernel.command import AnsweredCommand
 from services.orchestrator.core.turn.answering import Enforce, Infer, RunTools
 from services.orchestrator.core.turn.deciding import Decide
 from services.orchestrator.core.turn.plan_steps import RunPlan
@@ -23,7 +23,7 @@ from services.orchestrator.core.turn.preparing import Prepare
 from services.orchestrator.core.turn.starting import CheckInput
 from services.orchestrator.core.turn.voting import EnforceMerged, Sample
 
-EFFECTS: Mapping[type[Command], Effect] = MappingProxyType(
+EFFECTS: Mapping[type[AnsweredCommand], Effect] = MappingProxyType(
     {
         CheckInput: check_input,
         MakePlan: make_plan,

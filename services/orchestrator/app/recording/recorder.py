@@ -146,7 +146,7 @@ class Recorder:
         await self._wait(self._store([event], entries, can_wait=not is_durable), is_durable=is_durable)
 
     async def record_step(self, payloads: Sequence[Payload], entries: Sequence[Entry]) -> None:
-        """Store and show the events of a machine step, and store the input of that step."""
+        """Store and show the events of a machine step, and store the answer that the step received."""
         events = [self._envelope(payload) for payload in payloads]
         if events or entries:
             await self._wait(self._store(events, entries, can_wait=True), is_durable=False)

@@ -29,7 +29,7 @@ from services.orchestrator.app.running.time_limits import TimeLimits, caller_lef
 from services.orchestrator.app.storage import StorageSum
 from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
-from services.orchestrator.core.kernel.lifecycle import IllegalInputError, IllegalTransitionError, State
+from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, IllegalTransitionError, State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.request import Request
@@ -243,7 +243,7 @@ class Admission:
         events, entries = await self._journal.timeline(key), await self._journal.entries(key)
         try:
             replayed = replay(entries)
-        except (ValueError, IllegalTransitionError, IllegalInputError) as error:
+        except (ValueError, IllegalTransitionError, IllegalAnswerError) as error:
             raise PreconditionFailed(f"execution {record.request_id!r} cannot be resumed: {error}") from None
         admitted = replayed.admitted
         stored = [event for event in events if event.sequence > admitted.after_sequence]

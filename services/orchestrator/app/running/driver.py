@@ -114,7 +114,7 @@ class Driver:
         await self.record(machine.step(self._outcome.run, failed), failed)
 
     async def record(self, outcome: Outcome, happened: Answer | None = None) -> None:
-        """Record the machine's events and the input that it received, and at the end also the response."""
+        """Record the machine's events and the answer that it received, and at the end also the response."""
         if happened is not None:
             max_bytes = self._environment.limits.max_response_bytes
             outcome, happened = fit_response(self._outcome.run, happened, outcome, max_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.core.admission.experiments import Experiments, as_recorded
-from services.orchestrator.core.kernel.lifecycle import IllegalInputError, IllegalTransitionError
+from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, IllegalTransitionError
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.policies import ReplayPolicy
@@ -39,7 +39,7 @@ async def read_recorded(journal: ExecutionJournal, key: ExecutionKey, *, has_end
         raise PreconditionFailed(f"execution {key.request_id!r} has no recorded steps: an earlier version ran it")
     try:
         return read_record(entries)
-    except (ValueError, IllegalTransitionError, IllegalInputError) as error:
+    except (ValueError, IllegalTransitionError, IllegalAnswerError) as error:
         raise PreconditionFailed(f"the steps of execution {key.request_id!r} cannot be read: {error}") from None
 
 

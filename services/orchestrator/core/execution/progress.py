@@ -212,7 +212,7 @@ class Progress:
         return tuple(self.replicas[index] for index in sorted(self.replicas))
 
     def run_of(self, step: str) -> tuple[int, tuple[Answer, ...]]:
-        """Return the number of the last run of an infer step's machine, and the inputs of that run.
+        """Return the number of the last run of an infer step's machine, and the answers that it received.
 
         The number is 0 if the machine has not run.
         """

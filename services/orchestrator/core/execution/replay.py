@@ -1,6 +1,6 @@
 """Replays the stored entries of an execution, so that it can be resumed.
 
-Theory of operation. The machine is pure, so the same request and inputs always produce the same run, transitions and
+Theory of operation. The machine is pure, so the same request and answers always produce the same run, transitions and
 response. Partial results of a command (a step of a plan, a tool call) have separate entries, so that a resumed command
 does not repeat them.
 

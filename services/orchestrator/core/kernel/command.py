@@ -6,6 +6,7 @@ to the machine. A new command is one module: the command, its answer, and `after
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -38,19 +39,28 @@ class Answer:
 
 
 class Command:
-    """A command of a machine, a frozen dataclass.
+    """A command of a machine, a frozen dataclass. A command that has no answer is the last command of its machine.
 
     Attributes:
-        answer: The type of the answer, or None for the last command of a machine, which has no answer.
         step: The name of the command among an execution's steps, or an empty string if it is not a step.
         is_counted: Whether the command may occur several times, so that its steps are numbered.
     """
 
     __slots__ = ()
-    answer: ClassVar[type[Answer] | None] = None
     step: ClassVar[str] = ""
     is_counted: ClassVar[bool] = False
 
-    def after(self, state: Any, answer: Any) -> Any:
+
+class AnsweredCommand(Command, ABC):
+    """A command that the app answers.
+
+    Attributes:
+        answer: The type of the answer.
+    """
+
+    __slots__ = ()
+    answer: ClassVar[type[Answer]]
+
+    @abstractmethod
+    def after(self, state: Any, answer: Any, /) -> Any:
         """Return the outcome of a machine in this state when it receives the answer. Pure, as the machine is."""
-        raise NotImplementedError

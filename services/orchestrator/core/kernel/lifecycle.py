@@ -48,8 +48,8 @@ class IllegalTransitionError(RuntimeError):
     """Raised if a transition is not in the table, which is a programming error."""
 
 
-class IllegalInputError(RuntimeError):
-    """Raised if an input does not answer the outstanding command.
+class IllegalAnswerError(RuntimeError):
+    """Raised if a machine receives anything but the answer to its outstanding command.
 
     The cause is a programming error, or a journal with a missing entry.
     """

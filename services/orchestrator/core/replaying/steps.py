@@ -76,7 +76,7 @@ def read_record(entries: Sequence[Entry]) -> Record:
     if not isinstance(first, Admitted):
         raise ValueError("the entries do not begin with an admission")  # noqa: TRY004 - not a wrong type of argument
     outcome, names, answers = machine.start(first.request, first.bounds), StepNames(), list[RecordedAnswer]()
-    for happened in _inputs_of(rest):
+    for happened in _answers_of(rest):
         if name := names.next(outcome.command):
             answers.append(RecordedAnswer(name, happened))
         outcome = machine.step(outcome.run, happened)
@@ -90,8 +90,8 @@ def read_record(entries: Sequence[Entry]) -> Record:
     )
 
 
-def _inputs_of(entries: Sequence[Entry]) -> Iterator[Answer]:
-    """Yield the inputs of the execution's machine, without the inputs of its steps' machines."""
+def _answers_of(entries: Sequence[Entry]) -> Iterator[Answer]:
+    """Yield the answers that the execution's machine received, without those of its steps' machines."""
     for entry in entries:
         if isinstance(entry, Admitted):
             raise ValueError("an execution is admitted once")  # noqa: TRY004 - not a wrong type of argument
@@ -101,13 +101,13 @@ def _inputs_of(entries: Sequence[Entry]) -> Iterator[Answer]:
 
 def _seeds_of(entries: Sequence[Entry]) -> Mapping[str, tuple[int | None, ...]]:
     last_runs = {entry.step: entry.number for entry in entries if isinstance(entry, NestedInput)}
-    machines: dict[str, list[Answer]] = {"": list(_inputs_of(entries))}
+    machines: dict[str, list[Answer]] = {"": list(_answers_of(entries))}
     for entry in entries:
         if isinstance(entry, NestedInput) and entry.number == last_runs[entry.step]:
             machines.setdefault(entry.step, []).append(entry.happened)
     return {
-        step: tuple(_seed_of(answer) for answer in inputs if not isinstance(answer, InputChecked))
-        for step, inputs in machines.items()
+        step: tuple(_seed_of(answer) for answer in answers if not isinstance(answer, InputChecked))
+        for step, answers in machines.items()
     }
 
 

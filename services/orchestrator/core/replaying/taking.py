@@ -12,6 +12,7 @@ from types import MappingProxyType
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
+from services.orchestrator.core.kernel.command import AnsweredCommand
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
 from services.orchestrator.core.model.policies import ChangedResult, ReplayPolicy, ReplayTools
 from services.orchestrator.core.model.request import Request
@@ -124,8 +125,8 @@ def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: Pla
     """
     outcome = machine.start(replace(request, is_guarded=False), bounds)
     for answer in answers:
-        expected = outcome.command.answer
-        if expected is None or not isinstance(answer.gave, expected):
+        command = outcome.command
+        if not isinstance(command, AnsweredCommand) or not isinstance(answer.gave, command.answer):
             raise InvalidRequest(
                 f"the changed request does not come to the step {answer.name!r}: name it, or an earlier one, in "
                 "replay.from_step"

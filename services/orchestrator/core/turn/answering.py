@@ -16,7 +16,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.prompt import answer_now_message, assemble_messages, feedback_message
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
@@ -58,7 +58,7 @@ class Inferred(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Infer(Command):
+class Infer(AnsweredCommand):
     """The command to run an inference, after a wait if `retry` is above 0. A `text_prompt` replaces the messages.
 
     If `is_streamed` is set, the text is streamed to the caller. Calls of `client_tools` are always streamed. A
@@ -108,7 +108,7 @@ class ToolsRan(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class RunTools(Command):
+class RunTools(AnsweredCommand):
     """The command to run the calls of one round, which are independent of each other."""
 
     answer: ClassVar[type[ToolsRan]] = ToolsRan
@@ -144,7 +144,7 @@ class Enforced(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Enforce(Command):
+class Enforce(AnsweredCommand):
     """The command to run the constraint pipeline on an output."""
 
     answer: ClassVar[type[Enforced]] = Enforced

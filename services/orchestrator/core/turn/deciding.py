@@ -10,7 +10,7 @@ from pagantic_common.domain.messages import Message
 from pagantic_common.domain.text.calibration import LabelCalibration, shares_of
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.decision_prompt import AskedQuestion, ask, decision_messages
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.model.decision import Abstention, Decision, Decisions, Question
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.turn.ending import complete
@@ -34,7 +34,7 @@ class Decided(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Decide(Command):
+class Decide(AnsweredCommand):
     """The command to score the labels of each question with the model.
 
     `calibration` is the name of a calibration, or an empty string for no calibration.

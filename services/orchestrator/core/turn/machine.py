@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.orchestrator.core.kernel.command import Answer
-from services.orchestrator.core.kernel.lifecycle import IllegalInputError, State
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
+from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, State
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.turn.ending import Failed, after_failure, ask
@@ -36,13 +36,12 @@ def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
 def step(run: Run, answer: Answer) -> Outcome:
     """Apply an answer to a run.
 
-    Raises IllegalInputError if it does not answer the outstanding command.
+    Raises IllegalAnswerError if it does not answer the outstanding command.
     """
     command = run.outstanding
-    expected = None if command is None else command.answer
-    if command is None or expected is None or not isinstance(answer, expected | Failed):
+    if not isinstance(command, AnsweredCommand) or not isinstance(answer, command.answer | Failed):
         command_name, answer_name = type(command).__name__, type(answer).__name__
-        raise IllegalInputError(f"{answer_name} does not answer {command_name} in {run.state}")
+        raise IllegalAnswerError(f"{answer_name} does not answer {command_name} in {run.state}")
     position = run.position + (not isinstance(answer, InputChecked))
     run = replace(run, usage=run.usage + answer.total_usage, position=position)
     if isinstance(answer, Failed):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, StepResult
 from services.orchestrator.core.model.response import ToolCallRecord
@@ -36,7 +36,7 @@ class PlanRan(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan(Command):
+class RunPlan(AnsweredCommand):
     """The command to run the steps of an accepted plan."""
 
     answer: ClassVar[type[PlanRan]] = PlanRan

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.plans.result import accept_plan
@@ -27,7 +27,7 @@ class Planned(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class MakePlan(Command):
+class MakePlan(AnsweredCommand):
     """The command to have the planner make a plan for the request."""
 
     answer: ClassVar[type[Planned]] = Planned

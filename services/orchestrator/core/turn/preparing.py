@@ -8,7 +8,7 @@ from typing import ClassVar
 from pagantic_common.domain.errors import Failure
 from services.orchestrator.core.conversation.citations import unquotable_failure
 from services.orchestrator.core.conversation.retrieval import refusal_of
-from services.orchestrator.core.kernel.command import Command
+from services.orchestrator.core.kernel.command import AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
@@ -23,7 +23,7 @@ PREPARE = "prepare"  # the name of the step
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare(Command):
+class Prepare(AnsweredCommand):
     """The command to resolve the history, the context, the tools and the constraint."""
 
     answer: ClassVar[type[Prepared]] = Prepared

@@ -45,7 +45,7 @@ class Run:
     state: State = State.INIT
     outstanding: Command | None = None  # None only during a machine step
     attempt: int = 1
-    position: int = 0  # the number of inputs so far, without the guards' inputs
+    position: int = 0  # the number of answers so far, without that of the guards
     prepared: Prepared = field(default_factory=Prepared)
     transcript: tuple[Message, ...] = ()  # the messages after those in the request
     turn: tuple[Message, ...] = ()  # the transcript's messages that a conversation keeps, without discarded attempts

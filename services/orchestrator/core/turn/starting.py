@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.guards.texts import with_texts
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response_warning import GuardWarnings
@@ -32,7 +32,7 @@ class InputChecked(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckInput(Command):
+class CheckInput(AnsweredCommand):
     """The command to have the deployment's guards check the request."""
 
     answer: ClassVar[type[InputChecked]] = InputChecked

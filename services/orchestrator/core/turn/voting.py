@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import assemble_messages
-from services.orchestrator.core.kernel.command import Answer, Command
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.response_warning import GuardWarnings
 from services.orchestrator.core.model.voting import DEFAULT_TEMPERATURE, Voting, count_votes
@@ -53,7 +53,7 @@ class Sampled(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample(Command):
+class Sample(AnsweredCommand):
     """The command to run the replicas of one prompt, and to apply the constraint to each output once it is complete."""
 
     answer: ClassVar[type[Sampled]] = Sampled
