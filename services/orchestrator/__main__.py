@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -37,13 +36,7 @@ from services.orchestrator.wiring.access import open_identity, read_access
 from services.orchestrator.wiring.files import read_files
 from services.orchestrator.wiring.inference import open_inference
 from services.orchestrator.wiring.journal import open_journal
-from services.orchestrator.wiring.services import (
-    channels_of,
-    open_budgets,
-    services_of,
-    with_observed_tools,
-    within_budgets,
-)
+from services.orchestrator.wiring.services import channels_of, open_budgets, services_of
 
 READY_TIMEOUT_S = 120.0  # loading a large model takes a long time
 
@@ -82,14 +75,10 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         channels = [await stack.enter_async_context(opened) for opened in channels_of(settings)]
         budgets = await stack.enter_async_context(open_budgets(journal))
         inference = await stack.enter_async_context(open_inference(settings, channels[0]))
-        services = services_of(settings, inference.port, channels[1:], journal, journal, files=files)
         access = read_access(settings, journal)
-        services = access.add_document_search(within_budgets(services, budgets, settings.prices))
         guards = await stack.enter_async_context(open_guards(settings.guards_file))
-        services = replace(
-            with_observed_tools(access.restrict(services)),
-            guards=guards,
-            experiments=files.experiments_for(access.may_use),
+        services = services_of(
+            settings, inference.port, channels[1:], journal, budgets, files=files, access=access, guards=guards
         )
         environment = make_environment(services, journal, SystemClock(), limits_of(settings, files.custom_steps))
         executions = Executions(environment)
@@ -98,7 +87,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         add_gauge(ORCHESTRATOR_MAX_EXECUTIONS, "most executions that may run", lambda: settings.max_running)
         keys, authenticator = await stack.enter_async_context(open_identity(settings, journal))
         history = History(journal, environment.storage, min(PAGE_BYTES, settings.max_message_bytes // 2))
-        tools, templates = ToolCatalog(services.tools, settings.tool_policy), Templates(files.prompts, journal)
+        tools, templates = ToolCatalog(services), Templates(files.prompts, journal)
         presence = Presence(
             executions,
             journal,

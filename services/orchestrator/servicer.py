@@ -27,7 +27,7 @@ from pagantic_common.domain.ids import require_id
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
-from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.app.budgets import Budgets
 from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -17,7 +18,7 @@ from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.calls.principal import Principal, PrincipalKind, Scope
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.metrics import install_metrics
-from services.orchestrator.app.recording.observing.services import observed, with_observed_tools
+from services.orchestrator.app.policy.observe import observe
 from tests.support.orchestrator_app import orchestrator, system_request
 from tests.support.scripted_services import scripted_services
 
@@ -35,7 +36,7 @@ class ByName:
 async def measure(count, folder):
     reader = InMemoryMetricReader()
     install_metrics("tests", [reader])
-    services = with_observed_tools(observed(scripted_services()))
+    services = replace(scripted_services(), around=(observe,))
     counts = []
     async with orchestrator(folder, services, authenticator=ByName()) as stub:
         for numbers in (range(FIRST), range(FIRST, count)):

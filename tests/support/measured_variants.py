@@ -18,7 +18,7 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import ErrorCode, PermissionDenied
 from pagantic_common.telemetry.metrics import install_metrics
-from services.orchestrator.app.recording.observing.services import observed
+from services.orchestrator.app.policy.observe import observe
 from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant
 from services.orchestrator.core.cost import Prices
 from tests.support.orchestrator_app import execute, orchestrator, system_request
@@ -40,7 +40,7 @@ class BreakingInference(ScriptedInference):
 async def measure(count, folder):
     reader = InMemoryMetricReader()
     install_metrics("tests", [reader])
-    services = observed(scripted_services(inference=BreakingInference(answer("{}"))))
+    services = replace(scripted_services(inference=BreakingInference(answer("{}"))), around=(observe,))
     services = replace(services, experiments=Experiments((MODELS,)))
     given = Counter()
     async with orchestrator(folder, services, prices={"": Prices(1.0, 1.0, 1.0)}) as stub:

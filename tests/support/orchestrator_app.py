@@ -19,11 +19,11 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
 from services.orchestrator.app.approvals import Approvals
-from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.app.budgeting.services import within_budgets
+from services.orchestrator.app.budgets import Budgets
 from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.policy.charge import Charge
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.running.models import Models
@@ -65,7 +65,8 @@ async def orchestrator(
     limits = Limits(max_running=max_running, **limits)
     budgets = Budgets(journal, SystemClock())
     services = replace(services or scripted_services(), approvals=Approvals(journal, SystemClock(), approval_wait_s))
-    services = within_budgets(services, budgets, limits.prices)
+    charge = Charge(budgets, limits.prices, services.inference.context_window)
+    services = replace(services, around=(charge, *services.around))
     environment = make_environment(services, journal, SystemClock(), limits)
     executions = Executions(environment)
     loop = Presence(executions, journal, SystemClock(), owner, **(presence or {"resumes_plans": False}))
@@ -80,7 +81,7 @@ async def orchestrator(
             keys,
             budgets,
             audit,
-            tools=ToolCatalog(services.tools, services.tool_policy),
+            tools=ToolCatalog(services),
             models=Models(environment, executions.registry, models_served or ScriptedServing()),
             templates=Templates(services.prompts, journal),
         )

@@ -18,8 +18,8 @@ from pagantic_common.rpc.peer import Credentials, Peer
 from pagantic_common.rpc.reading import relayed
 from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.access.audit import Audit
-from services.orchestrator.app.access.permitting.checks import check_collection, check_model
 from services.orchestrator.app.failures import error_from
+from services.orchestrator.app.policy.permit import check_collection, check_model
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.core.model.keys import account_of
 from services.orchestrator.ports.policy import Action, Policy

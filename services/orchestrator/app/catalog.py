@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed
 from pagantic_common.domain.ids import require_id
 from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
+from services.orchestrator.app.services import ListTools, Services
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import TemplateCall
-from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies, ToolPolicy
+from services.orchestrator.core.tools.policy import ToolAction, ToolPolicies
 from services.orchestrator.ports.journal import Conversations
 from services.orchestrator.ports.services import (
     ConfiguredTemplate,
     OfferedTool,
     TemplateCatalog,
-    ToolsPort,
 )
 
 
@@ -31,15 +31,15 @@ class CallableTool:
 class ToolCatalog:
     """The deployment's tools that the deployment's policy does not deny."""
 
-    def __init__(self, tools: ToolsPort, policy: ToolPolicy) -> None:
-        self._tools = tools
-        self._policies = ToolPolicies(policy)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._policies = ToolPolicies(services.tool_policy)
 
     async def list(self) -> list[CallableTool]:
         """Return the tools that the policy does not deny, in order of name."""
         listed = [
             CallableTool(offered, self._policies.action_for(offered.definition))
-            for offered in await self._tools.list_tools([])
+            for offered in await self._services.do(ListTools())
         ]
         return [tool for tool in listed if tool.action is not ToolAction.DENY]
 
@@ -50,7 +50,7 @@ class ToolCatalog:
         is gone, and Unavailable if the tools service cannot say.
         """
         try:
-            (tool,) = await self._tools.list_tools([name])
+            (tool,) = await self._services.do(ListTools([name]))
         except NotFound as error:
             raise PreconditionFailed(f"tool {name!r} is no longer there: {error}", code=error.code) from None
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
 from dataclasses import replace
 
 from pagantic_common.domain.deadline import Deadline
@@ -22,6 +21,7 @@ from services.orchestrator.app.recording.usage import total_of
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.running.time_limits import time_limits
+from services.orchestrator.app.services import Generate
 from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Mode, Request
@@ -67,28 +67,17 @@ async def _make_plan(request: Request, environment: Environment) -> Plan:
     if services.guards is not None and guards_request(services.guards.rules, request.tenant):
         raise Unsupported("guards read what the planner's model gets, in executions alone: send the request to Execute")
     command, planner_request = await planner_command(services, request, environment.limits.plan_bounds)
-    inference = _Inference()
+    output = InferenceOutput("", FinishReason.ERROR)
+
+    async def take(delta: InferenceDelta) -> None:
+        nonlocal output
+        output = replace(output, usage=delta.usage, model=delta.model)
+
     try:
-        async with aclosing(services.inference.infer(command, planner_request.hints)) as pieces:
-            async for piece in pieces:
-                inference.take(piece)
+        output = await services.do(Generate(planner_request.hints, command), take)
     finally:
-        await asyncio.shield(asyncio.ensure_future(_count(request, inference.output, environment)))
-    return made_at(plan_of(request, planner_request, inference.output), now())
-
-
-class _Inference:
-    """The output and the usage of an inference so far."""
-
-    def __init__(self) -> None:
-        self.output = InferenceOutput("", FinishReason.ERROR)
-
-    def take(self, piece: InferenceDelta | InferenceOutput) -> None:
-        """Store the whole output, or only the usage and the model if the piece is a delta."""
-        if isinstance(piece, InferenceOutput):
-            self.output = piece
-        else:
-            self.output = replace(self.output, usage=piece.usage, model=piece.model)
+        await asyncio.shield(asyncio.ensure_future(_count(request, output, environment)))
+    return made_at(plan_of(request, planner_request, output), now())
 
 
 async def _count(request: Request, output: InferenceOutput, environment: Environment) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import grpc
 
@@ -19,10 +19,7 @@ from services.orchestrator.adapters.access.key_files import read_admin_keys, ten
 from services.orchestrator.adapters.context_proxy import SCOPES, SERVICE_NAME, ContextProxy
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
-from services.orchestrator.app.access.permitting.services import within_policy
-from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.services import Services
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.identity import CertificateCaller
 from services.orchestrator.ports.keys import KeyStore
@@ -53,21 +50,9 @@ class Access:
     audit: Audit
     policy: Policy | None
 
-    def restrict(self, services: Services) -> Services:
-        """Return the services, restricted by the policy of each tenant."""
-        return within_policy(services, self.policy)
-
     def may_use(self, tenant: str, model: str) -> bool:
         """Return whether a tenant may use a model."""
         return self.policy is None or not self.policy.find_denial(tenant, Action.INFER, Model(model))
-
-    def add_document_search(self, services: Services) -> Services:
-        """Return services with the tool that searches documents, if collections are configured for it."""
-        collections = self.settings.searched_collections
-        if not collections:
-            return services
-        permitted = self.restrict(services).context
-        return replace(services, tools=ToolsWithSearch(services.tools, permitted, collections))
 
     def guard(self, authenticator: Authenticator | None) -> Guard:
         """Return the guard of the orchestrator's port, which requests certificates only if callers are configured."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import grpc
@@ -15,19 +16,21 @@ from services.orchestrator.adapters.access.key_files import tenant_credentials
 from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_tools import GrpcTools
+from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.approvals import Approvals
-from services.orchestrator.app.budgeting.budgets import Budgets
-from services.orchestrator.app.budgeting.services import within_budgets
-from services.orchestrator.app.recording.observing.services import observed, with_observed_tools
-from services.orchestrator.app.services import Services
+from services.orchestrator.app.budgets import Budgets
+from services.orchestrator.app.policy.charge import Charge
+from services.orchestrator.app.policy.observe import observe
+from services.orchestrator.app.policy.permit import Permit
+from services.orchestrator.app.policy.search import SearchDocuments
+from services.orchestrator.app.services import Around, Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
-from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.budgets import BudgetStore
-from services.orchestrator.ports.services import InferencePort, SummaryStore
+from services.orchestrator.ports.guards import Guards
+from services.orchestrator.ports.services import InferencePort
 from services.orchestrator.settings import OrchestratorSettings
+from services.orchestrator.wiring.access import Access
 from services.orchestrator.wiring.files import Files
-
-__all__ = ["channels_of", "open_budgets", "services_of", "with_observed_tools", "within_budgets"]
 
 
 @asynccontextmanager
@@ -61,30 +64,40 @@ def services_of(
     settings: OrchestratorSettings,
     inference: InferencePort,
     channels: Sequence[grpc.aio.Channel],
-    summaries: SummaryStore,
-    approvals: ApprovalStore,
+    journal: SqlJournal,
+    budgets: Budgets,
     *,
     files: Files,
+    access: Access,
+    guards: Guards | None,
 ) -> Services:
-    """Return the services without budgets. All services except the tools service are observed.
+    """Return the services within the policies, the budgets and the measurements of the deployment.
 
     The channels lead to constraint, context, rerank and tools.
     """
     constraint, context, rerank, tools = channels
     patience_s, credentials = settings.connect_patience_s, tenant_credentials(settings.signing_key_file)
+    around: tuple[Around, ...] = (observe, Charge(budgets, settings.prices, inference.context_window))
+    if access.policy is not None:
+        around += (Permit(access.policy),)
     services = Services(
         inference=inference,
         constraint=GrpcConstraint(constraint, patience_s, credentials),
         tools=GrpcTools(tools, patience_s, credentials),
         context=GrpcContext(context, rerank, patience_s, credentials),
         prompts=files.prompts,
-        summaries=summaries,
-        approvals=Approvals(approvals, SystemClock(), settings.approval_wait_s),
+        summaries=journal,
+        approvals=Approvals(journal, SystemClock(), settings.approval_wait_s),
         planner=settings.planner,
         memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
         tool_policy=settings.tool_policy,
         max_offered_tool_bytes=settings.max_offered_tool_bytes,
         custom_steps=files.custom_steps,
         calibrations=files.calibrations,
+        guards=guards,
+        experiments=files.experiments_for(access.may_use),
+        around=around,
     )
-    return observed(services)
+    if not settings.searched_collections:
+        return services
+    return replace(services, around=(*around, SearchDocuments(services, settings.searched_collections)))

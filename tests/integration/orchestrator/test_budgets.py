@@ -12,8 +12,8 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, Overloaded
 from pagantic_common.rpc.call import call_unary
 from pagantic_common.telemetry.clock import SystemClock
-from services.orchestrator.app.budgeting import budgets as app_budgets
-from services.orchestrator.app.budgeting.budgets import Budgets
+from services.orchestrator.app import budgets as app_budgets
+from services.orchestrator.app.budgets import Budgets
 from services.orchestrator.core.admission.budget import GRANT_FACTOR, Amount
 from services.orchestrator.core.cost import Prices
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account

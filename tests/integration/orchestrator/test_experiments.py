@@ -14,7 +14,7 @@ from pagantic_common.rpc.call import call_unary
 from pagantic_common.testing.spans import recording_spans
 from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
 from services.orchestrator.adapters.operator_files import PromptFolder
-from services.orchestrator.app.access.permitting.services import within_policy
+from services.orchestrator.app.policy.permit import Permit
 from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant
 from services.orchestrator.wiring.access import Access
 from tests.support import measured_variants
@@ -151,7 +151,7 @@ async def test_a_policy_keeps_a_tenant_out_of_an_experiment_and_denies_it_the_va
     policy = CedarPolicy(file)
     experiments = Experiments((replace(MODELS, variants=(Variant("large", 100, model="large"),)),))
     experiments = replace(experiments, may_use=Access(None, None, policy).may_use)
-    services = replace(within_policy(scripted_services(), policy), experiments=experiments)
+    services = replace(scripted_services(), around=(Permit(policy),), experiments=experiments)
     async with orchestrator(tmp_path, services, authenticator=Acme()) as stub:
         response = await call_unary("orchestrator", stub.Execute, system_request(), 10, credentials="ana")
         assert response.content == "hello"

@@ -12,7 +12,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, Overloaded, PermissionDenied
 from pagantic_common.rpc.call import call_unary
 from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
-from services.orchestrator.app.access.permitting.services import within_policy
+from services.orchestrator.app.policy.permit import Permit
 from services.orchestrator.app.running.models import MAX_RERANKED, TEXTS_OF_A_CALL
 from services.orchestrator.core.admission.budget import MESSAGE_TOKENS
 from services.orchestrator.core.cost import Prices
@@ -158,7 +158,7 @@ async def test_a_model_that_the_tenant_may_not_use_neither_embeds_nor_ranks_nor_
     )
     services = scripted_services()
     count = inference_service_pb2.CountTokensRequest(model="scripted", texts=["one"])
-    async with orchestrator(tmp_path, within_policy(services, CedarPolicy(file))) as stub:
+    async with orchestrator(tmp_path, replace(services, around=(Permit(CedarPolicy(file)),))) as stub:
         for asking in (
             embed(stub, "one", model="embedder"),
             rerank(stub, "one", "two", model="pairs"),

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionD
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.access import watched_file
 from services.orchestrator.adapters.access.cedar_policy import CedarPolicy
-from services.orchestrator.app.access.permitting.services import within_policy
+from services.orchestrator.app.policy.permit import Permit
+from services.orchestrator.app.services import CallTool, ListTools
 from services.orchestrator.ports.policy import Action, Collection, Model, Tool
 from tests.support.orchestrator_app import execute, orchestrator, system_request
 from tests.support.scripted_services import ScriptedContext, ScriptedTools, scripted_services
@@ -97,7 +99,7 @@ def test_a_policy_that_cannot_hold_is_refused_at_load(tmp_path, text, said):
 def governed(text, path, **services):
     file = path / "policies.cedar"
     file.write_text(text)
-    return within_policy(scripted_services(**services), CedarPolicy(file))
+    return replace(scripted_services(**services), around=(Permit(CedarPolicy(file)),))
 
 
 async def code_of(path, text, request):
@@ -153,7 +155,7 @@ async def test_a_denied_tool_is_not_called_though_a_plan_wants_it(tmp_path):
     tools = ScriptedTools()
     services = governed(INFERS, tmp_path, tools=tools)
     with pytest.raises(PermissionDenied) as denied:
-        await services.tools.execute(ToolCall("1", "clock", "{}"), print)
+        await services.do(CallTool(ToolCall("1", "clock", "{}")))
     assert denied.value.code is ErrorCode.TOOL_DENIED
     assert not tools.calls
-    assert await services.tools.list_tools([]) == [], "what may not be called is not offered"
+    assert await services.do(ListTools()) == [], "what may not be called is not offered"

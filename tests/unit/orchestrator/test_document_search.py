@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PermissionDenied, Unavailable
 from pagantic_common.domain.messages import ToolCall, ToolSafety
-from services.orchestrator.app.effects.tools.document_search import ToolsWithSearch
+from services.orchestrator.app.policy.search import SearchDocuments
+from services.orchestrator.app.services import CallTool, ListTools, SearchTools
 from services.orchestrator.core.tools.document_search import (
     MAX_CHUNKS,
     NAME,
@@ -18,7 +19,7 @@ from services.orchestrator.core.tools.document_search import (
     write_result,
 )
 from tests.support.draft202012 import validator_of
-from tests.support.scripted_services import ScriptedTools
+from tests.support.scripted_services import ScriptedTools, scripted_services
 
 ONE, TWO = ("notes",), ("notes", "manuals")
 VALUES = st.one_of(
@@ -80,8 +81,9 @@ class Documents:
         return (Chunk("1", "The lamp is green.", "house.txt"),)
 
 
-async def no_report(_progress):
-    """Take no progress."""
+def searching(documents, collections=ONE, tools=None):
+    services = scripted_services(tools=tools, context=documents)
+    return replace(services, around=(SearchDocuments(services, collections),))
 
 
 def search_call(**arguments):
@@ -90,9 +92,9 @@ def search_call(**arguments):
 
 async def test_a_call_searches_and_every_other_one_goes_to_the_tools_service():
     documents, others = Documents(), ScriptedTools()
-    tools = ToolsWithSearch(others, documents, TWO)
-    record = await tools.execute(search_call(query="lamp", collection="notes", max_chunks=3), no_report)
-    clock = await tools.execute(ToolCall("c2", "clock", "{}"), no_report)
+    services = searching(documents, TWO, others)
+    record = await services.do(CallTool(search_call(query="lamp", collection="notes", max_chunks=3)))
+    clock = await services.do(CallTool(ToolCall("c2", "clock", "{}")))
     assert json.loads(record.result) == {"chunks": [{"source": "house.txt", "content": "The lamp is green."}]}
     assert not record.is_error
     assert documents.asked == [("lamp", "notes", 3)]
@@ -109,13 +111,13 @@ async def test_a_call_searches_and_every_other_one_goes_to_the_tools_service():
     ],
 )
 async def test_a_search_that_fails_is_a_record_with_the_reason(failure, code):
-    record = await ToolsWithSearch(ScriptedTools(), Documents(failure), ONE).execute(search_call(query="x"), no_report)
+    record = await searching(Documents(failure)).do(CallTool(search_call(query="x")))
     assert (record.is_error, record.error_code, record.result) == (True, code, str(failure))
 
 
 async def test_wrong_arguments_do_not_reach_the_documents():
     documents = Documents()
-    record = await ToolsWithSearch(ScriptedTools(), documents, ONE).execute(search_call(max_chunks=5), no_report)
+    record = await searching(documents).do(CallTool(search_call(max_chunks=5)))
     assert record.error_code is ErrorCode.TOOL_INVALID_ARGUMENTS
     assert documents.asked == []
 
@@ -123,19 +125,20 @@ async def test_wrong_arguments_do_not_reach_the_documents():
 async def test_documents_that_are_away_fail_the_call_as_any_service_does():
     away = Unavailable("the context service cannot be reached", code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE)
     with pytest.raises(Unavailable):
-        await ToolsWithSearch(ScriptedTools(), Documents(away), ONE).execute(search_call(query="x"), no_report)
+        await searching(Documents(away)).do(CallTool(search_call(query="x")))
 
 
 async def test_the_tool_is_listed_by_name_and_found_first():
     others = ScriptedTools()
-    tools = ToolsWithSearch(others, Documents(), TWO)
-    assert [one.definition.name for one in await tools.list_tools([])] == ["clock", NAME]
-    assert [one.definition.name for one in await tools.list_tools([NAME])] == [NAME]
-    assert [one.definition.name for one in await tools.list_tools([NAME, "clock"])] == ["clock", NAME]
-    assert await tools.search_tools("what does the clock say", ["clock", NAME], 5) == [NAME, "clock"]
-    assert await tools.search_tools("clock", ["clock"], 5) == ["clock"]
+    services = searching(Documents(), TWO, others)
+    assert [tool.definition.name for tool in await services.do(ListTools())] == ["clock", NAME]
+    assert [tool.definition.name for tool in await services.do(ListTools([NAME]))] == [NAME]
+    assert [tool.definition.name for tool in await services.do(ListTools([NAME, "clock"]))] == ["clock", NAME]
+    matches = await services.do(SearchTools("what does the clock say", ["clock", NAME], 5))
+    assert matches == [NAME, "clock"]
+    assert await services.do(SearchTools("clock", ["clock"], 5)) == ["clock"]
     others.definition = replace(others.definition, name=NAME)
-    assert [one.definition.safety for one in await tools.list_tools([])] == [ToolSafety.READ], "its own tool wins"
+    assert [tool.definition.safety for tool in await services.do(ListTools())] == [ToolSafety.READ], "its own tool wins"
 
 
 def test_a_model_names_a_collection_only_where_there_are_several():

@@ -92,34 +92,35 @@ def test_a_text_that_is_not_streamed_is_not_kept_but_what_it_cost_is():
     assert progress.said is None
 
 
-async def guarded(*pieces):
-    """Return what guards let pass of pieces, in a deployment without guards."""
+async def guarded(deltas, output):
+    """Return the deltas and the output that guards let pass in a deployment without guards."""
+    passed = []
 
-    async def given():
-        for piece in pieces:
-            yield piece
+    async def take(delta):
+        passed.append(delta)
 
     scope = SimpleNamespace(services=SimpleNamespace(guards=None))
     guards = OutputGuards(CHAT, Infer(CHAT.messages, (), ToolChoice(), "", None), scope)
-    return [piece async for piece in guards.guarded(given())]
+    for delta in deltas:
+        await guards.take(delta, take)
+    return passed, await guards.finish(output, take)
 
 
 async def test_the_guards_copy_no_text_for_each_piece_of_it(pieces):
     output = InferenceOutput("".join(pieces), FinishReason.STOP)
-    passed = await guarded(*(InferenceDelta(piece, piece, USAGE) for piece in pieces), output)
-    assert [one.content for one in passed[:-2]] == pieces
-    assert passed[-1] == output
+    passed, checked_output = await guarded([InferenceDelta(piece, piece, USAGE) for piece in pieces], output)
+    assert [delta.content for delta in passed[:-1]] == pieces
+    assert checked_output == output
     assert Piece.copied == 0
 
 
 async def test_what_the_guards_let_out_at_once_comes_in_parts_that_can_be_sent():
     content, reasoning = "é" * (2 * MAX_DELTA + 1), "x" * MAX_DELTA
-    *passed, _nothing, _output = await guarded(
-        InferenceDelta(content, reasoning, USAGE), InferenceOutput(content, FinishReason.STOP, reasoning=reasoning)
-    )
-    assert "".join(one.content for one in passed) == content
-    assert "".join(one.reasoning for one in passed) == reasoning
-    assert max(len(one.content) + len(one.reasoning) for one in passed) == MAX_DELTA
+    output = InferenceOutput(content, FinishReason.STOP, reasoning=reasoning)
+    passed, _ = await guarded([InferenceDelta(content, reasoning, USAGE)], output)
+    assert "".join(delta.content for delta in passed) == content
+    assert "".join(delta.reasoning for delta in passed) == reasoning
+    assert max(len(delta.content) + len(delta.reasoning) for delta in passed) == MAX_DELTA
 
 
 TEXTS = st.text(max_size=300).map(lambda text: text.encode(errors="replace").decode())

@@ -10,7 +10,7 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.scope import Effect, RunScope
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.app.recording.observing.execution import StateSpans
+from services.orchestrator.app.recording.observing import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import failed_with

@@ -8,6 +8,7 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
 from services.orchestrator.app.effects.inference_events import end_of
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.services import Validate
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
@@ -25,9 +26,8 @@ async def enforced(
     request: Request, command: Enforce, scope: RunScope, caused_by: str, sources: Sequence[str] = ()
 ) -> Enforcement:
     """Run the constraint pipeline on the output of `caused_by`; the output may quote `sources`."""
-    enforcement = await scope.services.constraint.enforce(
-        command.output, request, is_decoder_enforced=command.is_decoder_enforced, sources=sources
-    )
+    validate = Validate(command.output, request, command.is_decoder_enforced, sources)
+    enforcement = await scope.services.do(validate)
     if enforcement.judge_usage != TokenUsage():
         await _tell_judgement(request, enforcement, scope, caused_by)
     for report in enforcement.stages:

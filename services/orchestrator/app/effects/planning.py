@@ -9,7 +9,7 @@ from pagantic_common.domain.messages import ToolChoice, ToolDefinition
 from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.offering import available
-from services.orchestrator.app.services import Services
+from services.orchestrator.app.services import Compile, ListTools, Services
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, PlanPolicy
@@ -46,7 +46,7 @@ async def planner_command(services: Services, request: Request, bounds: PlanPoli
         messages=planner_messages(request, tools, bounds),
         tools=(),
         tool_choice=ToolChoice(),
-        engine_text=(await services.constraint.compile(contract)).engine_text,
+        engine_text=(await services.do(Compile(contract))).engine_text,
         seed=request.hints.seed,
         is_streamed=False,
     )
@@ -67,7 +67,7 @@ async def _tools_for(services: Services, request: Request) -> tuple[ToolDefiniti
     If the request names no tools and the service is unavailable, the result is empty.
     """
     try:
-        listed = await services.tools.list_tools(request.tools)
+        listed = await services.do(ListTools(request.tools))
     except Unavailable:
         if request.tools:
             raise

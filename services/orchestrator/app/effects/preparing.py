@@ -10,6 +10,7 @@ from services.orchestrator.app.effects.remembering import MAX_RECALLED_BYTES, MA
 from services.orchestrator.app.effects.retrieval.retrieving import retrieve
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.offering import offered_tools, plan_tools
+from services.orchestrator.app.services import Compile, CompileRules
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.conversation.prompt import (
     MAX_AUTO_SCHEMA_BYTES,
@@ -33,7 +34,7 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
     request = run.request
     check_configuration(request)
     if request.rules:
-        await scope.services.constraint.compile_rules(request)
+        await scope.services.do(CompileRules(request))
     if scope.taken is not None and (recorded := scope.taken.prepared) is not None:
         if not scope.taken.has_other_prompt:
             return recorded
@@ -71,7 +72,7 @@ async def _prepare_turn(run: Run, prepared: Prepared, history: tuple[Message, ..
 async def _compiled(request: Request, sources: Sequence[str], scope: RunScope) -> CompiledConstraint:
     if not request.output.decoder_constraint or request.output.is_empty:
         return CompiledConstraint("", is_fully_enforced=False)
-    return await scope.services.constraint.compile(request.output, sources)
+    return await scope.services.do(Compile(request.output, sources))
 
 
 async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Message, ...]]:

@@ -11,6 +11,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.services import CountTokens
 from services.orchestrator.core.conversation import memory
 from services.orchestrator.core.conversation.memory import Eviction, Summary
 from services.orchestrator.core.conversation.prompt import assemble_messages
@@ -70,7 +71,7 @@ class Memory:
         self._run = run
         self._request = run.request
         self._scope = scope
-        self._inference = scope.services.inference
+        self._services = scope.services
         self._summaries = scope.services.summaries
         self._policy = scope.services.memory
         self._summarizes = self._policy.eviction is Eviction.SUMMARIZE
@@ -134,7 +135,7 @@ class Memory:
         if self._fits_by_bytes(prepared, past, sizes):
             return past.cuts[0]
         max_tokens, model = self._policy.max_tokens, self._request.hints.model
-        window = self._inference.context_window(model)
+        window = self._services.context_window(model)
         nearest = min([MAX_COUNTED_BYTES, *(BYTES_PER_TOKEN * limit for limit in (max_tokens, window) if limit)])
         cuts = memory.cuts_from(past.cuts, memory.cut_by_size(past.cuts, sizes, nearest))
         start = cuts[0]
@@ -155,7 +156,7 @@ class Memory:
     def _fits_by_bytes(self, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
         """Return whether the whole history is certain to fit, judged by its bytes alone."""
         start, max_tokens = past.cuts[0], self._policy.max_tokens
-        window = self._inference.context_window(self._request.hints.model)
+        window = self._services.context_window(self._request.hints.model)
         if not window or (max_tokens and sum(sizes[start:]) > max_tokens):
             return False
         messages = self._prompt(prepared, past.history[start:], past.summary)
@@ -174,7 +175,7 @@ class Memory:
     ) -> tuple[str, Prepared]:
         """Have the model summarize evicted messages, and add the usage to `prepared`. A failed summary is empty."""
         model = self._request.hints.model
-        window = self._inference.context_window(model)
+        window = self._services.context_window(model)
         max_tokens = memory.summary_tokens(window)
         room = memory.summary_room(window or UNKNOWN_WINDOW)
         tokens: Sequence[int] = [memory.byte_count(message) for message in gone]
@@ -215,13 +216,13 @@ class Memory:
         """Count the tokens of a prompt and of each kept message, or estimate them from bytes if counting fails."""
         try:
             texts = [memory.counted_text(message) for message in kept]
-            count = await self._inference.count_tokens(messages, tools, texts, model)
+            count = await self._services.do(CountTokens(texts, model, messages, tools))
             return replace(count, texts=memory.with_images(count.texts, kept))
         except PaganticError as error:
             _raise_cancellation(error)
             log.warning("a conversation's tokens were not counted: its bytes are", reason=str(error))
             sizes = tuple(memory.byte_count(message) for message in kept)
-            return TokenCount(memory.most_tokens(messages, tools), sizes, self._inference.context_window(model))
+            return TokenCount(memory.most_tokens(messages, tools), sizes, self._services.context_window(model))
 
 
 def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:

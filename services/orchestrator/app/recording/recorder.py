@@ -17,7 +17,7 @@ from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, m
 from pagantic_common.telemetry.names import ORCHESTRATOR_COST, ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.broadcast import Broadcast
-from services.orchestrator.app.recording.observing.experiment import variant_labels
+from services.orchestrator.app.recording.observing import variant_labels
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry

@@ -16,8 +16,7 @@ from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.app.recording.observing.execution import StateSpans, execution_span, note_failure
-from services.orchestrator.app.recording.observing.experiment import variant_scope
+from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.time_limits import caller_left

@@ -11,6 +11,7 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.app.recording.usage import count_usage
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.app.services import CountTokens, Embed, ListModels, ScorePairs
 from services.orchestrator.core.cost import prices_for
 from services.orchestrator.core.model.keys import Account, account_of
 from services.orchestrator.core.relevance import Reranked, best_first
@@ -39,7 +40,7 @@ class Models:
     """
 
     def __init__(self, environment: Environment, registry: Registry, serving: ServingPort) -> None:
-        self._inference = environment.services.inference
+        self._services = environment.services
         self._journal = environment.journal
         self._prices = environment.limits.prices
         self._registry = registry
@@ -65,7 +66,7 @@ class Models:
 
     async def list(self) -> Sequence[ModelInfo]:
         """Return the models, the default model first."""
-        return await self._inference.list_models()
+        return await self._services.do(ListModels())
 
     async def count_tokens(
         self,
@@ -82,7 +83,7 @@ class Models:
         service.
         """
         with self._registry.counted(account_of(current_principal()), size_bytes):
-            return await self._inference.count_tokens(messages, tools, texts, model)
+            return await self._services.do(CountTokens(texts, model, messages, tools))
 
     async def embed(self, texts: Sequence[str], model: str, *, size_bytes: int = 0) -> Vectors:
         """Return a vector for each text. An empty alias selects the caller's first permitted embedding model.
@@ -93,7 +94,7 @@ class Models:
         account = account_of(current_principal())
         with self._registry.counted(account, size_bytes):
             alias = model or await self._first(_EMBED, _HOW_TO_EMBED)
-            vectors = await self._inference.embed(texts, alias)
+            vectors = await self._services.do(Embed(texts, alias))
             await self._count(account, vectors.usage, alias)
         return vectors
 
@@ -113,7 +114,8 @@ class Models:
             alias = model or await self._first(_SCORE_PAIRS, _HOW_TO_SCORE_PAIRS)
             try:
                 for start in range(0, len(texts), TEXTS_OF_A_CALL):
-                    scored = await self._inference.score_pairs(query, texts[start : start + TEXTS_OF_A_CALL], alias)
+                    part = texts[start : start + TEXTS_OF_A_CALL]
+                    scored = await self._services.do(ScorePairs(part, alias, query))
                     scores += scored.values
                     usage += scored.usage
             finally:
@@ -125,7 +127,7 @@ class Models:
 
         Raises InvalidRequest, with advice, if no model has the capability.
         """
-        for model in await self._inference.list_models():
+        for model in await self._services.do(ListModels()):
             if capability in model.capabilities:
                 return model.name
         raise InvalidRequest(

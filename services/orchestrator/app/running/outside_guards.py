@@ -16,6 +16,7 @@ from services.orchestrator.app.effects.guarding.judging import decision_on, find
 from services.orchestrator.app.recording.usage import count_usage
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
+from services.orchestrator.app.services import ScoreLabels
 from services.orchestrator.core.cost import prices_for
 from services.orchestrator.core.guards.rules import GuardReport, GuardRule, rules_for
 from services.orchestrator.core.guards.texts import Change, gathered, map_json, map_message
@@ -109,7 +110,7 @@ class _CallReader:
 
     async def _judge(self, rule: GuardRule, windows: Sequence[Window]) -> Findings:
         command = decision_on(rule, windows)
-        scores = await self.environment.services.inference.decide(command, side_hints(Hints()))
+        scores = await self.environment.services.do(ScoreLabels(side_hints(Hints()), command))
         prices = prices_for(self.environment.limits.prices, "", scores.model)
         await count_usage(self.environment.journal, self.account, scores.usage, scores.model, prices)
         return findings_of(rule, windows, scores)

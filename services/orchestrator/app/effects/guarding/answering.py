@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from pagantic_common.domain.errors import PermissionDenied
@@ -19,6 +18,7 @@ from services.orchestrator.app.effects.guarding.guard_runs import (
 )
 from services.orchestrator.app.effects.guarding.guarded_text import Link, Said, parts_of
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.services import Sink
 from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, GuardReport
 from services.orchestrator.core.guards.texts import GuardedText
 from services.orchestrator.core.model.request import Request
@@ -46,38 +46,32 @@ class OutputGuards:
         """Whether no guard reads the model's output."""
         return not self._holds_calls
 
-    async def guarded(
-        self, pieces: AsyncIterator[InferenceDelta | InferenceOutput]
-    ) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-        """Yield the permitted output. Tool calls are held until they are complete.
+    async def take(self, delta: InferenceDelta, sink: Sink[InferenceDelta]) -> None:
+        """Pass on the permitted text of a delta. Tool calls are held until they are complete.
 
         Raises PermissionDenied (GUARD_BLOCKED) if a guard blocks the output.
         """
-        async for piece in pieces:
-            if isinstance(piece, InferenceOutput):
-                async for last in self._last(piece):
-                    yield last
-            elif self._command.is_streamed:
-                for part in parts_of(await self._passing(piece)):
-                    yield part
-            else:
-                yield replace(piece, tool_calls=())
-
-    async def _passing(self, delta: InferenceDelta) -> InferenceDelta:
+        if not self._command.is_streamed:
+            await sink(replace(delta, tool_calls=()))
+            return
         content = await self._feed(self._content, delta.content)
         reasoning = await self._feed(self._reasoning, delta.reasoning)
-        return replace(delta, content=content, reasoning=reasoning, tool_calls=())
+        for part in parts_of(replace(delta, content=content, reasoning=reasoning, tool_calls=())):
+            await sink(part)
 
-    async def _last(self, output: InferenceOutput) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-        """Yield the held text, then the whole output."""
+    async def finish(self, output: InferenceOutput, sink: Sink[InferenceDelta]) -> InferenceOutput:
+        """Pass on the held text and the calls that the caller runs, and return the whole output after the guards.
+
+        Raises PermissionDenied (GUARD_BLOCKED) if a guard blocks the output.
+        """
+        end = InferenceDelta(usage=output.usage, model=output.model, seed=output.seed)
         try:
             if self._command.is_streamed:
                 content = await self._feed(self._content, is_end=True)
                 reasoning = await self._feed(self._reasoning, is_end=True)
                 await self._tell_redactions()
-                held = InferenceDelta(content, reasoning, output.usage, output.model, output.seed)
-                for part in parts_of(held):
-                    yield part
+                for part in parts_of(replace(end, content=content, reasoning=reasoning)):
+                    await sink(part)
             checked_output = await self._whole(output)
         except PermissionDenied:
             partial_output = self._scope.inference.said or InferenceOutput("", FinishReason.ERROR)
@@ -91,8 +85,8 @@ class OutputGuards:
                 ToolCallPiece(place, tool_call.id, tool_call.name, tool_call.arguments_json)
                 for place, tool_call in enumerate(calls)
             )
-            yield InferenceDelta(usage=output.usage, model=output.model, seed=output.seed, tool_calls=tuple(pieces))
-        yield checked_output
+            await sink(replace(end, tool_calls=tuple(pieces)))
+        return checked_output
 
     async def _whole(self, output: InferenceOutput) -> InferenceOutput:
         """Return the whole output after the guards. Text that streamed unchanged is not checked again."""

@@ -11,6 +11,7 @@ from pagantic_common.guards.plugin import Finding
 from pagantic_common.guards.redaction import Window
 from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.services import ScoreLabels
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.guards.rules import GuardRule
@@ -35,7 +36,7 @@ async def judge(
         return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
 
     async with inference_events(request, command, scope, end, events.InferencePurpose.JUDGE):
-        scores = await scope.services.inference.decide(command, side_hints(request.hints))
+        scores = await scope.services.do(ScoreLabels(side_hints(request.hints), command))
     scope.inference.lost += scores.usage  # This usage is added to the next answer of the run.
     return findings_of(rule, windows, scores)
 

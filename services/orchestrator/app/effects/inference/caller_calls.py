@@ -12,6 +12,7 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.services import Validate
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.response import InferenceDelta, InferenceOutput, ToolCallPiece, WrongCall
@@ -85,9 +86,7 @@ class CallerCalls:
         contract = OutputContract(schema_json=schema_json, repair_allowed=False)
         judged = replace(self._run.request, output=contract, rules=(), semantic_intent="")
         try:
-            enforcement = await self._scope.services.constraint.enforce(
-                call.arguments_json or "{}", judged, is_decoder_enforced=False
-            )
+            enforcement = await self._scope.services.do(Validate(call.arguments_json or "{}", judged))
         except PaganticError:
             return ""
         return _reasons_of(enforcement)

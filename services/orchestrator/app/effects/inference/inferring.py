@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
@@ -14,6 +12,7 @@ from services.orchestrator.app.effects.inference.caller_calls import CallerCalls
 from services.orchestrator.app.effects.inference.weighing import weigh_abstention
 from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.services import Generate, ScoreLabels
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import InferencePurpose
@@ -46,17 +45,18 @@ async def infer(
         return end_of(ended)
 
     for may_restart in (True, False):
-        events_around = inference_events(request, command, scope, end, purpose)
+        inference.give_up()  # clears an inference that a timeout stopped
         guards, calls = OutputGuards(request, command, scope), CallerCalls(run, command, scope)
-        async with _asked(request, command, scope, events_around, may_restart=may_restart) as (name, pieces):
-            stream = pieces
-            if request.output.citations is not None:
-                stream = _citation_text(stream)
-            if purpose is InferencePurpose.ANSWER and not guards.is_idle:
-                stream = guards.guarded(stream)
-            async for piece in stream:
-                output = await _take(piece, command, scope, name, calls) or output
-        if output is not None:
+        is_guarded = purpose is InferencePurpose.ANSWER and not guards.is_idle
+        try:
+            async with inference_events(request, command, scope, end, purpose) as name:
+                output = await _generate(request, command, scope, name, calls, guards=guards if is_guarded else None)
+        except PaganticError as error:
+            if not (may_restart and _is_lost(scope, error)):
+                raise
+            await _discard(scope, error)
+        else:
+            scope.cause = name
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
     not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
@@ -64,44 +64,37 @@ async def infer(
     return Inferred(answered, score_usage, guards.warnings + calls.warnings, calls.wrong)
 
 
-async def _citation_text(
-    pieces: AsyncIterator[InferenceDelta | InferenceOutput],
-) -> AsyncIterator[InferenceDelta | InferenceOutput]:
-    """Yield the output of an answer with citations, with plain text instead of JSON in the deltas."""
-    text = CitedText()
-    async for piece in pieces:
-        if isinstance(piece, InferenceDelta):
-            yield replace(piece, content=text.feed(piece.content))
-        else:
-            yield piece
+async def _generate(
+    request: Request, command: Infer, scope: RunScope, name: str, calls: CallerCalls, *, guards: OutputGuards | None
+) -> InferenceOutput:
+    """Have the model generate its output, and stream the output as the guards leave it.
 
-
-@asynccontextmanager
-async def _asked(
-    request: Request,
-    command: Infer,
-    scope: RunScope,
-    events_around: AbstractAsyncContextManager[str],
-    *,
-    may_restart: bool,
-) -> AsyncIterator[tuple[str, AsyncIterator[InferenceDelta | InferenceOutput]]]:
-    """Run the inference between its start and end events, and yield its name and its output stream.
-
-    With `may_restart`, a lost inference is discarded instead of raised.
+    Text of an answer with citations is streamed as plain text instead of JSON. What was streamed is kept in case the
+    inference is stopped.
     """
-    scope.inference.give_up()  # clears an inference that a timeout stopped
-    try:
-        async with (
-            events_around as name,
-            aclosing(scope.services.inference.infer(command, request.hints)) as pieces,
-        ):
-            yield name, pieces
-    except PaganticError as error:
-        if not (may_restart and _is_lost(scope, error)):
-            raise
-        await _discard(scope, error)
-    else:
-        scope.cause = name
+    cited = None if request.output.citations is None else CitedText()
+
+    async def stream(delta: InferenceDelta) -> None:
+        if delta.continued_after_tokens is not None:
+            await scope.recorder.emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=name)
+        scope.inference.add(delta, keeps_text=command.is_streamed)
+        if command.is_streamed and delta.reasoning:
+            await scope.recorder.emit(events.ReasoningDelta(delta.reasoning), caused_by=name)
+        if command.is_streamed and delta.content:
+            await scope.recorder.emit(events.ContentDelta(delta.content), caused_by=name)
+        await calls.take(delta, name)
+
+    async def take(delta: InferenceDelta) -> None:
+        if cited is not None:
+            delta = replace(delta, content=cited.feed(delta.content))
+        await (stream(delta) if guards is None else guards.take(delta, stream))
+
+    output = await scope.services.do(Generate(request.hints, command), take)
+    if guards is not None:
+        output = await guards.finish(output, stream)
+    await calls.finish(output, name)
+    scope.inference.said = None
+    return output
 
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:
@@ -124,31 +117,6 @@ async def _discard(scope: RunScope, error: PaganticError) -> None:
         await scope.recorder.emit(discarded, caused_by=scope.cause)
 
 
-async def _take(
-    piece: InferenceDelta | InferenceOutput, command: Infer, scope: RunScope, name: str, calls: CallerCalls
-) -> InferenceOutput | None:
-    """Stream a delta and keep it in case the inference is stopped, or return the piece if it is the whole output."""
-    if isinstance(piece, InferenceOutput):
-        await calls.finish(piece, name)
-        scope.inference.said = None
-        return piece
-    await _stream(piece, command, scope, name)
-    await calls.take(piece, name)
-    return None
-
-
-async def _stream(delta: InferenceDelta, command: Infer, scope: RunScope, name: str) -> None:
-    if delta.continued_after_tokens is not None:
-        await scope.recorder.emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=name)
-    scope.inference.add(delta, keeps_text=command.is_streamed)
-    if not command.is_streamed:
-        return
-    if delta.reasoning:
-        await scope.recorder.emit(events.ReasoningDelta(delta.reasoning), caused_by=name)
-    if delta.content:
-        await scope.recorder.emit(events.ContentDelta(delta.content), caused_by=name)
-
-
 async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
     """Score all labels. Raises InvalidRequest (CONFIG_INVALID) if a calibration does not fit the questions."""
     request = run.request
@@ -160,7 +128,7 @@ async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
         return end_of(InferenceOutput("", reason, usage=scores.usage, model=scores.model))
 
     async with inference_events(request, command, scope, end, InferencePurpose.DECISION) as name:
-        scores = await scope.services.inference.decide(command, request.hints)
+        scores = await scope.services.do(ScoreLabels(request.hints, command))
     scope.cause = name
     if calibration is not None and calibration.model != scores.model:
         scope.inference.lost += scores.usage  # the failure includes this usage

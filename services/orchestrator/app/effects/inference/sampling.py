@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCategory, Failure, PaganticError, Unavailable
@@ -15,6 +13,7 @@ from services.orchestrator.app.effects.guarding.checking import check_texts
 from services.orchestrator.app.effects.inference_events import end_of, inference_events
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.services import Draw, EnoughError
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import Progress
 from services.orchestrator.core.guards.texts import GuardedText
@@ -61,47 +60,39 @@ class _Votes:
         self.warnings: tuple[ResponseWarning, ...] = ()
 
     async def collect(self) -> None:
-        """Cast the vote of each candidate as it ends, until all have ended or the vote is decided early."""
-        progress, voting = self._scope.recorder.progress, self._command.voting
-        async with aclosing(self._draws()) as ended:
-            async for item in ended:
-                self.last = item.output
-                progress.replicas[item.index] = await self._cast(item)
-                may_stop = voting.early_stop and len(progress.replicas) < voting.n
-                if may_stop and _is_decided(progress, self._command):
-                    return
+        """Cast the vote of each candidate as it ends, until all have ended or the vote is decided early.
+
+        A vote that is lost before its first candidate ends is restarted once.
+        """
+        progress = self._scope.recorder.progress
+        try:
+            await self._draw(TokenUsage())
+        except Unavailable as error:
+            has_begun = progress.vote_usage != TokenUsage()
+            if progress.replicas or error.code is not None or not has_begun:
+                raise
+            await self._draw(progress.vote_usage)
 
     def end(self, _failure: Failure | None) -> events.InferenceEnd:
         """Return the content of the end event of the vote's inference."""
         return end_of(replace(self.last, usage=self._scope.recorder.progress.vote_usage))
 
-    async def _draws(self) -> AsyncGenerator[CandidateOutput, None]:
-        """Yield each candidate as it ends. A vote that is lost before its first candidate ends is restarted once."""
-        progress = self._scope.recorder.progress
-        try:
-            async with aclosing(self._counted_draws(TokenUsage())) as items:
-                async for item in items:
-                    yield item
-        except Unavailable as error:
-            has_begun = progress.vote_usage != TokenUsage()
-            if progress.replicas or error.code is not None or not has_begun:
-                raise
-        else:
-            return
-        async with aclosing(self._counted_draws(progress.vote_usage)) as items:
-            async for item in items:
-                yield item
+    async def _draw(self, lost: TokenUsage) -> None:
+        """Draw the candidates, and add up the usage of all candidates and of the lost attempt."""
+        progress, voting = self._scope.recorder.progress, self._command.voting
 
-    async def _counted_draws(self, lost: TokenUsage) -> AsyncGenerator[CandidateOutput, None]:
-        """Yield each candidate, and add up the usage of all candidates and of the lost attempt."""
-        progress = self._scope.recorder.progress
-        async with aclosing(self._scope.services.inference.sample(self._command, self._run.request.hints)) as items:
-            async for item in items:
-                if isinstance(item, TokenUsage):
-                    progress.vote_usage = lost + item
-                else:
-                    progress.vote_usage += item.output.usage
-                    yield item
+        async def take(item: CandidateOutput | TokenUsage) -> None:
+            if isinstance(item, TokenUsage):
+                progress.vote_usage = lost + item
+                return
+            progress.vote_usage += item.output.usage
+            self.last = item.output
+            progress.replicas[item.index] = await self._cast(item)
+            may_stop = voting.early_stop and len(progress.replicas) < voting.n
+            if may_stop and _is_decided(progress, self._command):
+                raise EnoughError
+
+        await self._scope.services.do(Draw(self._run.request.hints, self._command), take)
 
     async def _cast(self, ended: CandidateOutput) -> Replica:
         name = f"replica-{ended.index}"

@@ -10,6 +10,7 @@ from pagantic_common.domain.text.citations import ABSTENTION_JSON, AFFIRMATION_J
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.services import Score
 from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.model.request import Hints
 from services.orchestrator.core.model.response import InferenceOutput
@@ -25,7 +26,7 @@ async def weigh(command: Infer, hints: Hints, beginnings: tuple[str, str], scope
 
     Raises PaganticError if scoring fails.
     """
-    scores = await scope.services.inference.score(command, hints, beginnings)
+    scores = await scope.services.do(Score(hints, command, beginnings))
     first, second = scores.logprobs
     return first - second, scores.usage
 

@@ -18,7 +18,7 @@ from pagantic_common.telemetry.scope import work_scope
 from services.orchestrator.app.effects.plan_steps.kinds import run_attempt
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.app.recording.observing.execution import note_failure, step_span
+from services.orchestrator.app.recording.observing import note_failure, step_span
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import StepEnded

@@ -17,6 +17,7 @@ from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAt
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.calling import authorized_call, run_call
 from services.orchestrator.app.effects.tools.clearing import Authorization
+from services.orchestrator.app.services import Rerank, Retrieve
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import CallProgress
@@ -127,7 +128,7 @@ async def _run_retrieve(attempt: StepAttempt) -> StepDone:
         max_chunks=parameters.get("max_chunks", 0),
         min_score=parameters.get("min_score"),
     )
-    chunks = await scope.services.context.retrieve(_value_of(attempt).text, policy)
+    chunks = await scope.services.do(Retrieve(_value_of(attempt).text, policy))
     chunks, warnings = await check_chunks(chunks, attempt.plan.request, scope)
     await scope.recorder.emit(
         events.ContextRetrieved(policy.collection, len(chunks), 0),
@@ -147,7 +148,7 @@ async def _run_rerank(attempt: StepAttempt) -> StepDone:
         ranking_options(parameters),
     )
     chunks = value.chunks or _as_chunks(value.proposals)
-    ranked = await attempt.plan.scope.services.context.rerank(query, chunks, ranking)
+    ranked = await attempt.plan.scope.services.do(Rerank(query, chunks, ranking))
     if value.kind is ValueKind.CONTEXT:
         return StepDone(replace(value, chunks=ranked))
     by_id = {chunk.id: proposal for chunk, proposal in zip(chunks, value.proposals, strict=True)}

@@ -9,6 +9,7 @@ from pagantic_common.domain.messages import ToolChoice
 from services.orchestrator.app.effects.inference.inferring import infer
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_excused
+from services.orchestrator.app.services import Compile
 from services.orchestrator.core.conversation.query_writing import QueryPrompt, query_prompts
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.contract import OutputContract
@@ -47,7 +48,7 @@ async def write_queries(run: Run, question: str, expansion: QueryExpansion, scop
 async def _write(run: Run, prompt: QueryPrompt, model: str, scope: RunScope) -> tuple[str, ...]:
     contract, engine_text = OutputContract(schema_json=prompt.schema_json), ""
     if prompt.schema_json:
-        engine_text = (await scope.services.constraint.compile(contract)).engine_text
+        engine_text = (await scope.services.do(Compile(contract))).engine_text
     hints = replace(side_hints(run.request.hints), max_tokens=prompt.max_tokens, temperature=0.0)
     query_request = replace(run.request, output=contract, hints=replace(hints, model=model or hints.model))
     command = Infer(

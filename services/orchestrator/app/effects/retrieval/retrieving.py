@@ -12,6 +12,7 @@ from services.orchestrator.app.effects.retrieval.answerability import weigh_answ
 from services.orchestrator.app.effects.retrieval.query_writing import WrittenQueries, write_queries
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_outage, optional_failure_from
+from services.orchestrator.app.services import BuildContext
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.execution import events
@@ -92,7 +93,7 @@ async def _build(
     built = BuiltContext(None)
     failed: PaganticError | None = None
     try:
-        built = await scope.services.context.build(query, policy, request.hints.model, more_queries)
+        built = await scope.services.do(BuildContext(query, policy, request.hints.model, more_queries))
     except PaganticError as error:
         failed = error
     await scope.recorder.emit(

@@ -27,6 +27,7 @@ from services.orchestrator.app.effects.guarding.calls import check_record, reads
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.clearing import Authorization, MakeProvenance, authorize_call
 from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.services import CallTool
 from services.orchestrator.core.conversation.provenance import add_rounds, provenance_of
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import (
@@ -132,7 +133,7 @@ async def run_call(
 
 async def _execute(call: ToolCall, call_events: _CallEvents, scope: RunScope) -> ToolCallRecord:
     with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
-        return await scope.services.tools.execute(call, call_events.report)
+        return await scope.services.do(CallTool(call), call_events.report)
 
 
 def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:

@@ -8,6 +8,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticErr
 from pagantic_common.domain.messages import Message, ToolDefinition
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import is_outage
+from services.orchestrator.app.services import ListTools, SearchTools
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.tools.policy import (
@@ -33,7 +34,7 @@ async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -
         )
     if not names:
         return ()
-    listed = await scope.services.tools.list_tools(sorted(names))
+    listed = await scope.services.do(ListTools(sorted(names)))
     tools = tuple(tool.definition for tool in listed)
     policies = ToolPolicies(scope.services.tool_policy, request.tool_policy)
     _check_allowed(tools, policies)
@@ -83,7 +84,7 @@ async def _registered_tools(request: Request, scope: RunScope) -> Offer:
         return (), ()
     choice = request.hints.tool_choice
     try:
-        listed = await scope.services.tools.list_tools(request.tools)
+        listed = await scope.services.do(ListTools(request.tools))
     except PaganticError as error:
         if request.tools or choice.is_enforced or not is_outage(error):
             raise
@@ -107,7 +108,7 @@ async def _select(
     messages = (*history, *request.messages)
     names = [tool.name for tool in tools]
     try:
-        matches = await scope.services.tools.search_tools(query_of(messages), names, MAX_SEARCHED)
+        matches = await scope.services.do(SearchTools(query_of(messages), names, MAX_SEARCHED))
     except PaganticError as error:
         if not is_outage(error):
             raise

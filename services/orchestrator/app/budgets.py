@@ -36,8 +36,9 @@ check_duration = make_histogram(
 
 @dataclass(slots=True)
 class Spending:
-    """The amount that one inference has used so far."""
+    """The amount that one call has used so far, which counts only if a budget limits the call."""
 
+    is_limited: bool = False
     used: Amount = NOTHING
 
 
@@ -121,14 +122,14 @@ class Budgets:
         if not payers:  # true for most accounts; saves counting the whole prompt
             yield spending
             return
-        amount, is_limited = bound(), False
+        amount = bound()
         with ExitStack() as reserved:
             for payer in payers:
                 purse = await self._reserve(payer, amount)
                 if purse is not None:
                     reserved.callback(_settle, purse, amount, spending)
-                    is_limited = True
-            if is_limited:
+                    spending.is_limited = True
+            if spending.is_limited:
                 check_duration.record(self._clock.monotonic_s() - began_s)
             yield spending
 

@@ -1,10 +1,11 @@
-"""Opens spans for an execution, for its states and for the steps of its plan."""
+"""Opens spans for an execution, for its states and for the steps of its plan, and labels the metrics of its variant."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
+from contextvars import ContextVar
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from opentelemetry import trace
@@ -13,13 +14,26 @@ from opentelemetry.trace import Link, Span
 from pagantic_common.domain.errors import Failure
 from pagantic_common.telemetry import genai
 from pagantic_common.telemetry.genai import Operation
-from pagantic_common.telemetry.names import ATTEMPT, MODE, REQUEST_ID, STATE, STEP_KIND, STEP_NAME
+from pagantic_common.telemetry.names import (
+    ATTEMPT,
+    EXPERIMENT_NAME,
+    EXPERIMENT_VARIANT,
+    MODE,
+    REQUEST_ID,
+    STATE,
+    STEP_KIND,
+    STEP_NAME,
+)
 from pagantic_common.telemetry.tracing import Attributes, is_recording, note_error, span, trace_scope
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Step
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.ports.journal import ExecutionRecord
 
 UNEXPECTED = "INTERNAL"
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+_labels: ContextVar[Mapping[str, str]] = ContextVar("variant_labels", default=_NO_LABELS)
 
 
 @contextmanager
@@ -85,3 +99,28 @@ class StateSpans:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._opened.__exit__(kind, error, traceback)
+
+
+def variant_labels() -> Mapping[str, str]:
+    """Return the labels for the variant of the current work, which are empty outside experiments."""
+    return _labels.get()
+
+
+@contextmanager
+def variant_scope(opened: Span, request: Request) -> Iterator[None]:
+    """Set the variant of a request for the work inside.
+
+    There are no labels for a variant that the caller named or that a replay took from the record. Such a variant was
+    not chosen at random, so its labels would bias the comparison.
+    """
+    variant = request.variant
+    labels = _NO_LABELS
+    if variant is not None:
+        opened.set_attributes({EXPERIMENT_NAME: variant.experiment, EXPERIMENT_VARIANT: variant.variant})
+        if request.choice.named is None and request.replay is None:
+            labels = {"experiment": variant.experiment, "variant": variant.variant}
+    token = _labels.set(labels)
+    try:
+        yield
+    finally:
+        _labels.reset(token)

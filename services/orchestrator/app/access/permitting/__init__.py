@@ -1,1 +1,0 @@
-"""Restricts the services to the operations that the operator's policies permit to each tenant."""

@@ -1,1 +1,0 @@
-"""Charges work to the budgets of tenants."""

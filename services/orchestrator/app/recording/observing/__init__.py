@@ -1,1 +1,0 @@
-"""Records the work of executions as spans and metrics, independently of any collector."""
