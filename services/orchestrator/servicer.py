@@ -31,9 +31,9 @@ from services.orchestrator.app.budgets import Budgets
 from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
 from services.orchestrator.app.history import History
+from services.orchestrator.app.running.admission import Submission
 from services.orchestrator.app.running.models import Models
 from services.orchestrator.app.running.outside_guards import SessionChange
-from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.convert.access import (
     audit_record_to_proto,
     budget_to_proto,

@@ -17,13 +17,12 @@ from pagantic_common.domain.errors import (
     failure_of,
 )
 from services.orchestrator.app.create_plan import create_plan
-from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN, Admission
+from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN, Admission, Submission
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
 from services.orchestrator.app.running.outside_guards import OutsideGuards
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.submission import Submission
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import Account, ExecutionKey

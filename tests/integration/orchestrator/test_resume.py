@@ -300,7 +300,7 @@ async def test_a_session_is_free_again_after_a_resume_that_could_not_start(tmp_p
     services = scripted_services(inference=ScriptedInference(answer("next")))
     async with orchestrator(folder, services, presence={"resumes_plans": False, "beat_s": 0.02}) as stub:
         with monkeypatch.context() as patched:
-            patched.setattr(admission, "Driver", failing)
+            patched.setattr(admission, "Start", failing)
             with pytest.raises(PaganticError):
                 await resume(stub, "r")
         assert not stub.turns._lines
@@ -308,7 +308,7 @@ async def test_a_session_is_free_again_after_a_resume_that_could_not_start(tmp_p
 
 
 def failing(*_arguments):
-    raise RuntimeError("no driver")
+    raise RuntimeError("no start")
 
 
 async def test_another_payload_does_not_take_up_what_was_interrupted(interrupted_plan):

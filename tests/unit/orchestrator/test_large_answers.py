@@ -12,7 +12,7 @@ from pagantic_common.domain.messages import Message, Role, ToolChoice
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
 from services.orchestrator.app.effects.guarding.guarded_text import MAX_DELTA
-from services.orchestrator.app.running.response_size import fit_response
+from services.orchestrator.app.running.execution import fit_response
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.progress import InferenceProgress
 from services.orchestrator.core.kernel.lifecycle import State

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import (
     Aborted,
@@ -13,26 +14,23 @@ from pagantic_common.domain.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
-    PaganticError,
     PreconditionFailed,
     Unavailable,
 )
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
-from services.orchestrator.app.running.driver import Driver
 from services.orchestrator.app.running.environment import Environment
-from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.app.running.execution import Execution, Start
 from services.orchestrator.app.running.recorded import restore_recorded, take_recorded
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.submission import Submission
-from services.orchestrator.app.running.time_limits import TimeLimits, caller_left, time_limits
+from services.orchestrator.app.running.time_limits import caller_left, time_limits
 from services.orchestrator.app.storage import StorageSum
-from services.orchestrator.core.execution.replay import Admitted, Replay, begin, replay
+from services.orchestrator.core.execution.replay import Admitted, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, IllegalTransitionError, State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.policies import ReplayPolicy
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.request import KeptRequest, Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.text_size import text_size
@@ -40,6 +38,24 @@ from services.orchestrator.ports.journal import ExecutionRecord
 
 RESTART_S = 2.0  # approximate duration of a restart
 SHUTTING_DOWN = "the orchestrator is shutting down: send the request again under its request_id, and it goes on"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as it was received.
+
+    Attributes:
+        fingerprint: Hash of the payload, which must match under the same id.
+        size_bytes: The encoded size.
+        has_new_id: Whether the id was generated for this request, so that no execution can have it yet.
+        kept: The part of the request that is kept with the execution, or None if nothing is kept.
+    """
+
+    request: Request
+    fingerprint: str
+    size_bytes: int = 0
+    has_new_id: bool = False
+    kept: KeptRequest | None = None
 
 
 class Admission:
@@ -76,8 +92,8 @@ class Admission:
             existing = await self._find_running(request.key)
         if existing is None:
             execution, takes_turn = self._register(submission)
-            admit = partial(self._admit, submission, ended, takes_turn, answers)
-            execution.task = asyncio.create_task(execution.live(admit, self._forget))
+            admission = self._admit(submission, execution.recorder, ended, answers, takes_turn=takes_turn)
+            execution.task = asyncio.create_task(execution.live(admission, self._seat(execution)))
             existing = await _admission_of(execution) or execution
         if existing.fingerprint != submission.fingerprint:
             raise Conflict(
@@ -112,9 +128,11 @@ class Admission:
             return running
         if self._is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
-        execution = Execution(Recorder(self._journal, self._clock, record), account=account, halted_by=stop)
+        recorder = Recorder(self._journal, self._clock, record)
+        execution = Execution(self._environment, recorder, account=account, halted_by=stop)
         self._registry.add(execution)
-        execution.task = asyncio.create_task(execution.live(partial(self._claim, record), self._forget))
+        admission = self._claim(execution)
+        execution.task = asyncio.create_task(execution.live(admission, self._seat(execution)))
         if await asyncio.shield(execution.admission) is not None:
             return None
         return execution
@@ -155,6 +173,7 @@ class Admission:
             kept=submission.kept,
         )
         execution = Execution(
+            self._environment,
             Recorder(self._journal, self._clock, record),
             request=request,
             size_bytes=submission.size_bytes,
@@ -168,14 +187,25 @@ class Admission:
             self._registry.remove(execution, is_recorded=True)
             raise
 
+    @contextmanager
+    def _seat(self, execution: Execution) -> Iterator[None]:
+        """Free the key and the place of a registered execution after the work inside."""
+        try:
+            yield
+        finally:
+            self._registry.remove(execution, is_recorded=execution.is_recorded)
+            if execution.request is not None:
+                self._turns.leave(execution.request)
+
     async def _admit(
         self,
         submission: Submission,
+        recorder: Recorder,
         ended: ExecutionRecord | None,
-        takes_turn: bool,
         taken: RecordedAnswers | None,
-        execution: Execution,
-    ) -> Driver | ExecutionRecord:
+        *,
+        takes_turn: bool,
+    ) -> Start | ExecutionRecord:
         """Store a new execution, or return the existing record with its id."""
         limits = self._environment.limits
         try:
@@ -187,16 +217,32 @@ class Admission:
                 raise
             return existing
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
+        start = Start(recorder, begin(admitted), time_limits(request, limits.max_execution_s), taken)
         if submission.has_new_id and not takes_turn:  # the journal cannot reject it, so do not wait
-            stored = asyncio.ensure_future(self._journal.admit_new(execution.recorder.record, admitted))
-            stored.add_done_callback(partial(_interrupt_unstored, execution))
-            execution.recorder.follow(stored)
+            unstored = asyncio.ensure_future(self._journal.admit_new(recorder.record, admitted))
+            recorder.follow(unstored)
+            return replace(start, unstored=unstored)
+        if ended is None:
+            existing = await self._journal.admit(recorder.record, admitted, takes_turn=takes_turn)
         else:
-            existing = await self._store(execution, admitted, ended, takes_turn=takes_turn)
-            if existing is not None:
-                self._environment.storage.release(counted, submission.size_bytes)
-                return existing
-        return self._driver(execution, begin(admitted), time_limits(request, limits.max_execution_s), taken)
+            existing, recorder = await self._admit_again(recorder, admitted, ended, takes_turn=takes_turn)
+        if existing is not None:
+            self._environment.storage.release(counted, submission.size_bytes)
+            return existing
+        return replace(start, recorder=recorder)
+
+    async def _admit_again(
+        self, recorder: Recorder, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool
+    ) -> tuple[ExecutionRecord | None, Recorder]:
+        """Store an execution that ended and runs again. Its events follow those of the earlier run.
+
+        Returns the record of the execution if another orchestrator was faster, and the recorder.
+        """
+        record = recorder.record
+        after = await self._journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
+        if after is None:
+            return await self._journal.get(record.key), recorder
+        return None, Recorder(self._journal, self._clock, record, after_sequence=after)
 
     async def _check_storage(self, submission: Submission) -> StorageSum | None:
         """Raise Overloaded if the tenant or the session of a new execution has as many bytes as it may.
@@ -223,78 +269,39 @@ class Admission:
         is_guarded = guards is not None and guards_request(guards.rules, request.tenant)
         return replace(request, is_guarded=is_guarded)
 
-    async def _store(
-        self, execution: Execution, admitted: Admitted, ended: ExecutionRecord | None, *, takes_turn: bool
-    ) -> ExecutionRecord | None:
-        record = execution.recorder.record
-        if ended is None:
-            return await self._journal.admit(record, admitted, takes_turn=takes_turn)
-        after = await self._journal.admit_again(record, admitted, ended, takes_turn=takes_turn)
-        if after is None:  # another orchestrator has already restarted it
-            return await self._journal.get(record.key)
-        execution.recorder = Recorder(self._journal, self._clock, record, after_sequence=after)
-        return None
-
-    async def _claim(self, record: ExecutionRecord, execution: Execution) -> Driver | ExecutionRecord:
+    async def _claim(self, execution: Execution) -> Start | ExecutionRecord:
         """Claim an interrupted execution for this orchestrator, or return its record if another one was faster."""
-        key = record.key
-        if not await self._journal.claim(key):
+        record = execution.recorder.record
+        if not await self._journal.claim(record.key):
             return record
-        events, entries = await self._journal.timeline(key), await self._journal.entries(key)
+        events, entries = await self._journal.timeline(record.key), await self._journal.entries(record.key)
         try:
             replayed = replay(entries)
         except (ValueError, IllegalTransitionError, IllegalAnswerError) as error:
             raise PreconditionFailed(f"execution {record.request_id!r} cannot be resumed: {error}") from None
         admitted = replayed.admitted
-        stored = [event for event in events if event.sequence > admitted.after_sequence]
-        execution.recorder = Recorder(
+        request, after = admitted.request, admitted.after_sequence
+        recorder = Recorder(
             self._journal,
             self._clock,
             record,
-            stored=stored,
+            stored=[event for event in events if event.sequence > after],
             entry_count=len(entries),
-            after_sequence=admitted.after_sequence,
+            after_sequence=after,
         )
-        request = admitted.request
-        answers = await restore_recorded(self._journal, request, admitted.bounds)
-        self._registry.recount(execution, text_size(request) + text_size(answers), request.account)
+        taken = await restore_recorded(self._journal, request, admitted.bounds)
+        self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
         spent_s = (self._clock.now() - record.started_at).total_seconds()
-        limits = time_limits(request, max_execution_s).after(spent_s)
-        execution.request = request
         self._turns.join(request, is_limited=False)
-        return self._driver(execution, replayed, limits, answers)
-
-    def _driver(self, execution: Execution, begun: Replay, limits: TimeLimits, taken: RecordedAnswers | None) -> Driver:
-        return Driver(
-            self._environment,
-            execution.recorder,
-            begun,
-            limits,
-            taken=taken,
-            deadline=lambda: execution.deadline,
-            on_decided=execution.decide,
-        )
-
-    def _forget(self, execution: Execution, is_recorded: bool) -> None:
-        self._registry.remove(execution, is_recorded=is_recorded)
-        if execution.request is not None:
-            self._turns.leave(execution.request)
+        execution.request = request
+        return Start(recorder, replayed, time_limits(request, max_execution_s).after(spent_s), taken)
 
 
 def _check(submission: Submission) -> None:
     check_request(submission.request)
     if submission.kept is not None:
         check_metadata(submission.kept.metadata)
-
-
-def _interrupt_unstored(execution: Execution, stored: asyncio.Future[None]) -> None:
-    """Interrupt an execution that could not be stored, to avoid useless decoding."""
-    if stored.cancelled():
-        return
-    error = stored.exception()
-    if isinstance(error, PaganticError):
-        execution.interrupt(error)
 
 
 async def _admission_of(execution: Execution) -> ExecutionRecord | None:

@@ -1,36 +1,60 @@
-"""A running execution: its task, its watchers, and the ways in which it can be stopped from outside."""
+"""A running execution: its admission, its machine, its watchers, and the ways in which it can be stopped.
+
+Theory of operation. `live` is the task of an execution. It awaits the admission, which gives the position of the
+machine, drives the machine to its end, and records each step. Callers come and go: they watch the events, and every
+command has the deadline that applies when it starts. A stop or an interruption cancels the task, unless the outcome is
+decided. `_HALTING` says in which phase it takes effect.
+
+Invariants:
+    1. The phases follow each other in the order of `Phase`. An admission that is refused leads to ENDED at once.
+    2. The first reason that halts an execution counts. A Failure becomes the end of its machine. An error interrupts it
+       without an end, so that it can be resumed.
+    3. An outcome that is decided is stored, whatever happens meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import Failure, Internal, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Failure, Internal, PaganticError, Unavailable, failure_of
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.driving import drive
+from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
 from services.orchestrator.app.recording.recorder import Recorder
-from services.orchestrator.app.running.driver import Driver
-from services.orchestrator.app.running.time_limits import caller_left
+from services.orchestrator.app.recording.usage import total_of
+from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.time_limits import TimeLimits, caller_left
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.events import Payload
+from services.orchestrator.core.execution.progress import failed_with
+from services.orchestrator.core.execution.replay import Replay
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.keys import Account, ExecutionKey
+from services.orchestrator.core.model.plan import MAX_PARALLEL_CALLS
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
+from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
+from services.orchestrator.core.text_size import encoded_bound
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.ending import Failed, Finish
+from services.orchestrator.core.turn.run import Outcome, Run
 from services.orchestrator.ports.journal import ExecutionRecord
 
 log = get_logger(__name__)
 
 _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
-
-
-Admit = Callable[["Execution"], Awaitable["Driver | ExecutionRecord"]]
-OnEnd = Callable[["Execution", bool], None]  # the flag says whether the execution's end or refusal is in the journal
 
 
 class Phase(Enum):
@@ -58,21 +82,47 @@ _HALTING = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The position from which an admitted execution starts, or goes on after an interruption.
+
+    Attributes:
+        recorder: The recorder, which continues after the stored events.
+        begun: The position of the machine.
+        limits: The time limits.
+        taken: The results that a replay copies from a recorded execution, or None.
+        unstored: The write of the admission, if the execution starts before it is stored.
+    """
+
+    recorder: Recorder
+    begun: Replay
+    limits: TimeLimits
+    taken: RecordedAnswers | None = None
+    unstored: asyncio.Future[None] | None = None
+
+    @property
+    def request(self) -> Request:
+        """The admitted request with its variant."""
+        return self.begun.outcome.run.request
+
+
 class Execution:
     """One execution, from its admission or resume to its end.
 
     Attributes:
         recorder: The journal and the watchers of the execution.
-        request: The request; None for a resumed execution until the journal is read.
+        request: The request as the caller sent it; for a resumed execution as it was stored, and None until it is read.
         size_bytes: The size counted for the request.
         account: The account for which the execution counts.
         admission: The result of the admission: None if the execution runs here, or else the existing record of its id.
         ended: Set once the registry has removed the execution.
         task: The task that runs the execution; None before its start.
+        is_recorded: Whether the journal has the end of the execution, or another execution with its id.
     """
 
     def __init__(
         self,
+        environment: Environment,
         recorder: Recorder,
         *,
         request: Request | None = None,
@@ -81,6 +131,7 @@ class Execution:
         admitted_for: Deadline | None = None,
         halted_by: Failure | PaganticError | None = None,
     ) -> None:
+        self._environment = environment
         self.recorder = recorder
         self.request = request
         self.size_bytes = size_bytes
@@ -88,8 +139,9 @@ class Execution:
         self.admission: asyncio.Future[ExecutionRecord | None] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.is_recorded = False
         self._phase = Phase.ADMITTING
-        self._halted_by = halted_by  # a Failure is recorded as the end; an error interrupts without an end
+        self._halted_by = halted_by
         self._admitted_for = admitted_for or Deadline()  # applies until there is a watcher
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
@@ -159,82 +211,196 @@ class Execution:
             if not self._watched_until and not self.is_background:
                 self.stop(caller_left(time.monotonic() - since_s))
 
-    def decide(self) -> None:
-        """Record that the outcome is decided, so that the execution can no longer be stopped or interrupted."""
-        self._phase = Phase.ENDING
+    async def live(self, admission: Awaitable[Start | ExecutionRecord], seat: AbstractContextManager[None]) -> None:
+        """Await the admission, and run the execution to its end. The seat is left, however it ends."""
+        with seat:
+            start = await self._be_admitted(admission)
+            if start is None:
+                return
+            lost: PaganticError = Internal(_NOT_RECORDED)
+            try:
+                with self._observed(start):
+                    if self._halted_by is None:
+                        with self._halting(start.limits), StateSpans() as states:
+                            turn = self._environment.turns.turn(start.request, is_resumed=start.begun.is_resumed)
+                            async with asyncio.timeout(start.limits.left_s), turn:
+                                await drive(await self._begin(start.begun), self._scope(start), self._record, states)
+                    if isinstance(self._halted_by, Failure):
+                        await self._end(self._halted_by)
+            except Unavailable as error:
+                log.warning("an execution's end could not be recorded", reason=str(error))
+                lost = error
+            except Exception:
+                log.exception("an execution's end could not be recorded")
+            finally:
+                self._phase = Phase.ENDED
+                self.is_recorded = self.recorder.broadcast.is_ended
+                if isinstance(self._halted_by, PaganticError):
+                    lost = self._halted_by
+                self.recorder.broadcast.abandon(lost)
 
-    async def live(self, admit: Admit, on_end: OnEnd) -> None:
-        """Have the execution admitted, and run it. However it ends, `on_end` is called."""
-        driver = await self._be_admitted(admit, on_end)
-        if driver is None:
-            return
-        lost: PaganticError = Internal(_NOT_RECORDED)
-        record = self.recorder.record
-        correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
+    async def _be_admitted(self, admission: Awaitable[Start | ExecutionRecord]) -> Start | None:
+        """Return the start, or None if the admission was refused. Sets the result of the admission for its waiters."""
         try:
-            # Callers and their deadlines come and go: every command uses the deadline that applies when it starts.
-            with (
-                execution_span(driver.trace_id, record) as opened,
-                work_scope(principal=work_of(*self.account), correlation=correlation, is_detached=True),
-                variant_scope(opened, driver.request),
-            ):
-                reason = self._halted_by
-                if reason is None:
-                    reason = await self._drive(driver)
-                if isinstance(reason, Failure):
-                    self.decide()
-                    await driver.end(reason)
-                if (response := self.recorder.record.response) is not None:
-                    note_failure(opened, response.failure)
-        except Unavailable as error:
-            log.warning("an execution's end could not be recorded", reason=str(error))
-            lost = error
-        except Exception:
-            log.exception("an execution's end could not be recorded")
-        finally:
-            self._phase = Phase.ENDED
-            on_end(self, self.recorder.broadcast.is_ended)
-            if isinstance(self._halted_by, PaganticError):
-                lost = self._halted_by
-            self.recorder.broadcast.abandon(lost)
-
-    async def _be_admitted(self, admit: Admit, on_end: OnEnd) -> Driver | None:
-        """Return the driver, or None if the admission was refused. Sets the result of the admission for its waiters."""
-        existing: ExecutionRecord | None = None
-        try:
-            outcome = await admit(self)
-            if isinstance(outcome, Driver):
-                self._phase = Phase.RUNNING
-                self._times_out_at = Deadline.after(time.monotonic(), outcome.limits.left_s)
-                self.admission.set_result(None)
-                return outcome
-            existing = outcome
+            admitted = await admission
         except Exception as error:  # noqa: BLE001 - the caller gets it
+            self._phase = Phase.ENDED
             self.admission.set_exception(error)
             self.admission.exception()  # the caller may be cancelled, and asyncio would log the unretrieved exception
-        self._phase = Phase.ENDED
-        on_end(self, existing is not None)
-        if existing is not None:
-            self.admission.set_result(existing)
-        return None
+            return None
+        if isinstance(admitted, ExecutionRecord):
+            self._phase, self.is_recorded = Phase.ENDED, True
+            self.admission.set_result(admitted)
+            return None
+        self._phase = Phase.RUNNING
+        self.recorder = admitted.recorder
+        self.recorder.progress = admitted.begun.progress
+        self._outcome = admitted.begun.outcome
+        self._times_out_at = Deadline.after(time.monotonic(), admitted.limits.left_s)
+        if admitted.limits.left_s <= 0 and self._halted_by is None:  # the time ran out during an interruption
+            self._halted_by = admitted.limits.failure
+        if admitted.unstored is not None:
+            admitted.unstored.add_done_callback(self._interrupt_unstored)
+        self.admission.set_result(None)
+        return admitted
 
-    async def _drive(self, driver: Driver) -> Failure | PaganticError | None:
-        """Run until the machine has finished. Return the failure or error that stopped it early, or None."""
-        limits = driver.limits
-        if limits.left_s <= 0:  # the time ran out during an interruption
-            return limits.failure
+    def _interrupt_unstored(self, stored: asyncio.Future[None]) -> None:
+        """Interrupt an execution that could not be stored, to avoid useless decoding."""
+        if stored.cancelled():
+            return
+        error = stored.exception()
+        if isinstance(error, PaganticError):
+            self.interrupt(error)
+
+    @contextmanager
+    def _observed(self, start: Start) -> Iterator[None]:
+        """Run the work inside the span of the execution, on behalf of its account."""
+        record = self.recorder.record
+        trace_id = record.trace_id if start.begun.is_resumed else start.request.trace_id
+        correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
+        with (
+            execution_span(trace_id, record) as opened,
+            work_scope(principal=work_of(*self.account), correlation=correlation, is_detached=True),
+            variant_scope(opened, start.request),
+        ):
+            yield
+            if (response := self.recorder.record.response) is not None:
+                note_failure(opened, response.failure)
+
+    @contextmanager
+    def _halting(self, limits: TimeLimits) -> Iterator[None]:
+        """Take an error that stops the work inside as the reason that the execution is halted."""
         try:
-            async with asyncio.timeout(limits.left_s), driver.turn():
-                with StateSpans() as states:
-                    await drive(await driver.begin(), driver.scope(), driver.record, states)
+            yield
         except TimeoutError:
-            return limits.failure
+            self._halted_by = limits.failure
         except asyncio.CancelledError:
             if self._halted_by is None:
                 raise
-            return self._halted_by
         except Unavailable as error:  # the journal is unavailable; the machine handles failures of services
-            return failure_from(error)
+            self._halted_by = failure_from(error)
         except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
-            return Failure(code=None, message=report_bug(log, error))
-        return None
+            self._halted_by = Failure(code=None, message=report_bug(log, error))
+
+    def _scope(self, start: Start) -> RunScope:
+        """Return the scope for the effects of the execution."""
+        environment = self._environment
+        return RunScope(
+            services=environment.services,
+            conversations=environment.journal,
+            clock=environment.clock,
+            recorder=self.recorder,
+            effects=EFFECTS,
+            tool_slots=asyncio.Semaphore(MAX_PARALLEL_CALLS),
+            deadline=lambda: self.deadline,
+            taken=start.taken,
+        )
+
+    async def _begin(self, begun: Replay) -> Outcome:
+        """Record that the execution starts or is resumed, and return its current outcome."""
+        outcome = self._outcome
+        if self.recorder.has_no_events or isinstance(outcome.command, Finish):
+            await self._record(outcome)
+        if begun.is_resumed and not isinstance(outcome.command, Finish):
+            # Durable, so that an execution that keeps crashing its orchestrator does not seem to be resumed only once.
+            await self.recorder.emit(events.Resumed(len(self.recorder.progress.steps)), is_durable=True)
+        return outcome
+
+    async def _end(self, failure: Failure) -> None:
+        """End the machine with a failure from outside. A decided outcome is kept."""
+        self._phase = Phase.ENDING
+        if self.recorder.is_finishing:
+            await self.recorder.settle()
+            return
+        if self.recorder.has_no_events or isinstance(self._outcome.command, Finish):
+            await self._record(self._outcome)
+        if isinstance(self._outcome.command, Finish):
+            return
+        failed = failed_with(self._outcome.run, self.recorder.progress, failure)
+        await self._record(machine.step(self._outcome.run, failed), failed)
+
+    async def _record(self, outcome: Outcome, answer: Answer | None = None) -> None:
+        """Record the machine's events and the answer that it received, and at the end also the response."""
+        limits = self._environment.limits
+        if answer is not None:
+            outcome, answer = fit_response(self._outcome.run, answer, outcome, limits.max_response_bytes)
+        self._outcome = outcome
+        entries = [] if answer is None else [answer]
+        command, run = outcome.command, outcome.run
+        if isinstance(command, Finish):
+            self._phase = Phase.ENDING
+            used = total_of(run.request, command.response.usage, run.model, limits.prices)
+            await self.recorder.finish(
+                outcome.transitions, command.response, turn=command.turn, entries=entries, used=used
+            )
+            return
+        payloads: list[Payload] = list(outcome.transitions)
+        if run.request.variant is not None and self.recorder.has_no_events:
+            payloads.append(events.VariantAssigned(run.request.variant))
+        if outcome.discarded is not None:
+            payloads.append(events.AttemptDiscarded(outcome.discarded.attempt, outcome.discarded.reason))
+        await self.recorder.record_step(payloads, entries)
+
+
+def fit_response(run: Run, answer: Answer, outcome: Outcome, max_bytes: int) -> tuple[Outcome, Answer]:
+    """Return the outcome and the answer, or a failure's outcome and answer if the response is too large.
+
+    A message too large to send would break the stream at its end, and would break every later request for the
+    response. So the execution fails instead, and its response has no texts. ListSteps still has the results of earlier
+    steps if the request is kept; otherwise the texts are lost.
+    """
+    finish = outcome.command
+    if not isinstance(finish, Finish):
+        return outcome, answer
+    size = encoded_bound(finish.response)
+    if size <= max_bytes:
+        return outcome, answer
+    failure = finish.response.failure
+    if failure is None:
+        failure = _too_large(size, max_bytes)
+        stopped = InferenceOutput("", FinishReason.ERROR, model=outcome.run.model)  # The usage counts for this model.
+        answer = Failed(failure, usage=answer.total_usage, output=stopped)
+        outcome = machine.step(run, answer)
+    turn = outcome.command.turn if isinstance(outcome.command, Finish) else ()
+    bare = Finish(_bare(finish.response, failure), turn)
+    return replace(outcome, run=replace(outcome.run, outstanding=bare)), answer
+
+
+def _too_large(size: int, max_bytes: int) -> Failure:
+    message = (
+        f"the response has up to {size} bytes, at most {max_bytes} can be sent (MAX_MESSAGE_BYTES): ask for less, with "
+        "fewer steps, candidates or tool calls; with keep_request, ListSteps has what each earlier step gave"
+    )
+    return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, message, details={"max_bytes": max_bytes})
+
+
+def _bare(response: Response, failure: Failure) -> Response:
+    return Response(
+        request_id=response.request_id,
+        session_id=response.session_id,
+        usage=response.usage,
+        failure=replace(failure, caused_by=()),
+        finish_reason=response.finish_reason,
+        seed=response.seed,
+        variant=response.variant,
+    )

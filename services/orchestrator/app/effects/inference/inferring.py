@@ -17,7 +17,8 @@ from services.orchestrator.core.conversation.citations import CitedText
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.request import Request
-from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
+from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput, WrongCall
+from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.turn.answering import Infer, Inferred
 from services.orchestrator.core.turn.deciding import Decide, Decided
 from services.orchestrator.core.turn.run import Run
@@ -46,11 +47,11 @@ async def infer(
 
     for may_restart in (True, False):
         inference.give_up()  # clears an inference that a timeout stopped
-        guards, calls = OutputGuards(request, command, scope), CallerCalls(run, command, scope)
-        is_guarded = purpose is InferencePurpose.ANSWER and not guards.is_idle
         try:
             async with inference_events(request, command, scope, end, purpose) as name:
-                output = await _generate(request, command, scope, name, calls, guards=guards if is_guarded else None)
+                answer = _AnswerStream(run, command, scope, name, is_guarded=purpose is InferencePurpose.ANSWER)
+                output = await scope.services.do(Generate(request.hints, command), answer.take)
+                output = await answer.finish(output)
         except PaganticError as error:
             if not (may_restart and _is_lost(scope, error)):
                 raise
@@ -60,41 +61,62 @@ async def infer(
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
     not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
-    answered = inference.charge(replace(output, not_in_sources=not_in_sources))
-    return Inferred(answered, score_usage, guards.warnings + calls.warnings, calls.wrong)
+    charged = inference.charge(replace(output, not_in_sources=not_in_sources))
+    return Inferred(charged, score_usage, answer.warnings, answer.wrong_calls)
 
 
-async def _generate(
-    request: Request, command: Infer, scope: RunScope, name: str, calls: CallerCalls, *, guards: OutputGuards | None
-) -> InferenceOutput:
-    """Have the model generate its output, and stream the output as the guards leave it.
+class _AnswerStream:
+    """Streams the output of one inference as the guards leave it, and keeps it in case the inference is stopped.
 
-    Text of an answer with citations is streamed as plain text instead of JSON. What was streamed is kept in case the
-    inference is stopped.
+    Text of an answer with citations is streamed as plain text instead of JSON.
     """
-    cited = None if request.output.citations is None else CitedText()
 
-    async def stream(delta: InferenceDelta) -> None:
+    def __init__(self, run: Run, command: Infer, scope: RunScope, name: str, *, is_guarded: bool) -> None:
+        self._is_streamed = command.is_streamed
+        self._scope = scope
+        self._name = name
+        self._cited = None if run.request.output.citations is None else CitedText()
+        self._calls = CallerCalls(run, command, scope)
+        guards = OutputGuards(run.request, command, scope)
+        self._guards = guards if is_guarded and not guards.is_idle else None
+
+    @property
+    def warnings(self) -> tuple[ResponseWarning, ...]:
+        """The warnings of the guards, and those about calls that the caller runs."""
+        return (self._guards.warnings if self._guards is not None else ()) + self._calls.warnings
+
+    @property
+    def wrong_calls(self) -> tuple[WrongCall, ...]:
+        """The calls that the model should correct."""
+        return self._calls.wrong
+
+    async def take(self, delta: InferenceDelta) -> None:
+        """Stream the next piece of the output, or let the guards hold it."""
+        if self._cited is not None:
+            delta = replace(delta, content=self._cited.feed(delta.content))
+        if self._guards is None:
+            await self._stream(delta)
+        else:
+            await self._guards.take(delta, self._stream)
+
+    async def finish(self, output: InferenceOutput) -> InferenceOutput:
+        """Stream what is held, and return the whole output as the guards leave it."""
+        if self._guards is not None:
+            output = await self._guards.finish(output, self._stream)
+        await self._calls.finish(output, self._name)
+        self._scope.inference.said = None
+        return output
+
+    async def _stream(self, delta: InferenceDelta) -> None:
+        emit = self._scope.recorder.emit
         if delta.continued_after_tokens is not None:
-            await scope.recorder.emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=name)
-        scope.inference.add(delta, keeps_text=command.is_streamed)
-        if command.is_streamed and delta.reasoning:
-            await scope.recorder.emit(events.ReasoningDelta(delta.reasoning), caused_by=name)
-        if command.is_streamed and delta.content:
-            await scope.recorder.emit(events.ContentDelta(delta.content), caused_by=name)
-        await calls.take(delta, name)
-
-    async def take(delta: InferenceDelta) -> None:
-        if cited is not None:
-            delta = replace(delta, content=cited.feed(delta.content))
-        await (stream(delta) if guards is None else guards.take(delta, stream))
-
-    output = await scope.services.do(Generate(request.hints, command), take)
-    if guards is not None:
-        output = await guards.finish(output, stream)
-    await calls.finish(output, name)
-    scope.inference.said = None
-    return output
+            await emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=self._name)
+        self._scope.inference.add(delta, keeps_text=self._is_streamed)
+        if self._is_streamed and delta.reasoning:
+            await emit(events.ReasoningDelta(delta.reasoning), caused_by=self._name)
+        if self._is_streamed and delta.content:
+            await emit(events.ContentDelta(delta.content), caused_by=self._name)
+        await self._calls.take(delta, self._name)
 
 
 def _is_lost(scope: RunScope, error: PaganticError) -> bool:
