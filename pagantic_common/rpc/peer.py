@@ -187,7 +187,8 @@ class Peer:
                 await self._wait_for_change(state, patience)
                 continue
             wait_s = self._breaker.admit(self._now_s())
-            self._log_change()
+            if self._breaker.is_open is not self._is_logged_open:
+                self._log_change()
             if wait_s <= 0:
                 return
             if wait_s > patience.left_s:
@@ -214,15 +215,15 @@ class Peer:
             self._breaker.note_failure(self._now_s())
         elif not isinstance(error, DeadlineExceeded | Cancelled):  # these errors do not reveal the state of the service
             self._breaker.note_answer()
-        self._log_change(str(error))
+        if self._breaker.is_open is not self._is_logged_open:
+            self._log_change(str(error))
 
     def _log_change(self, reason: str = "") -> None:
-        is_open = self._breaker.is_open
-        if is_open and not self._is_logged_open:
+        self._is_logged_open = self._breaker.is_open
+        if self._is_logged_open:
             log.warning("circuit opened", peer=self.name, reason=reason)
-        elif self._is_logged_open and not is_open:
+        else:
             log.info("circuit closed", peer=self.name)
-        self._is_logged_open = is_open
 
 
 _peers: WeakSet[Peer] = WeakSet()

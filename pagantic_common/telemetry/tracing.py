@@ -50,24 +50,14 @@ def new_span_id() -> int:
 def recording_tracer() -> Tracer | None:
     """Return the tracer that records spans, or None if spans are not recorded.
 
-    The host program may have set the tracer up.
-    """
-    provider = _sdk_provider()
-    if provider is None:
-        return None
-    return _tracer_of(provider)
-
-
-def _sdk_provider() -> TracerProvider | None:
-    """Return the process's provider if it belongs to the SDK, and otherwise None.
-
-    A process that never imported the SDK cannot have such a provider.
+    The host program may have set the tracer up. Only a provider of the SDK records spans, and a process that never
+    imported the SDK cannot have such a provider.
     """
     provider = trace.get_tracer_provider()
     sdk_class = getattr(sys.modules.get("opentelemetry.sdk.trace"), "TracerProvider", None)
     if sdk_class is None or not isinstance(provider, sdk_class):
         return None
-    return cast("TracerProvider", provider)
+    return _tracer_of(cast("TracerProvider", provider))
 
 
 @lru_cache(maxsize=1)
@@ -158,9 +148,8 @@ def _inside(trace_id: int, flags: trace.TraceFlags) -> Iterator[None]:
 
 def shut_down_tracing() -> None:
     """Send the remaining spans, and shut down the tracer provider."""
-    provider = _sdk_provider()
-    if provider is not None:
-        provider.shutdown()
+    if is_recording():
+        cast("TracerProvider", trace.get_tracer_provider()).shutdown()
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
@@ -91,10 +93,16 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self._executor = executor
         self._servers = servers
         self._clock = clock
+        self._started_as = uuid.uuid4()  # a restarted service counts its changes from the beginning
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         tools = self._registry.list_named(request.names)
-        return pb.ListToolsResponse(tools=[self._encoded(tool) for tool in tools])
+        reasons = "\n".join(tool.unavailable_reason for tool in tools)
+        state = f"{self._started_as} {self._registry.version} {reasons}"
+        revision = hashlib.sha256(state.encode(errors="replace")).hexdigest()
+        if request.known_revision == revision:
+            return pb.ListToolsResponse(revision=revision, unchanged=True)
+        return pb.ListToolsResponse(tools=[self._encoded(tool) for tool in tools], revision=revision)
 
     async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
         matches = await self._search.search(request.query, request.names, request.limit)

@@ -20,6 +20,7 @@ from gateway.http.program import open_app
 from gateway.http.settings import HttpSettings
 from tests.conformance.openai_generated import Endless
 from tests.support.mcp_app import deployment, serving_app
+from tests.support.real_collections import real_collections
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
 
 PACKAGE = "schemathesis==4.32.5"
@@ -43,7 +44,13 @@ async def run(program: Path, examples: int, arguments: list[str]) -> int:
     settings = HttpSettings(drain_s=0, call_s=CALL_S, models={"*": ""}, moderation_model="")
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            deployment(Path(folder), scripted_services(inference), max_running=64) as world,
+            real_collections(Path(folder)) as collections,
+            deployment(
+                Path(folder),
+                scripted_services(inference, context=collections.port),
+                collections=collections,
+                max_running=64,
+            ) as world,
             open_app(settings, world.address) as app,
             serving_app(app, settings) as url,
         ):

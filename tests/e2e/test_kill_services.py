@@ -16,7 +16,9 @@ from tests.support.examples import sample
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
     CONTEXT,
+    ENDLESS,
     FIND,
+    LONG_TALE,
     REQUIRED,
     TELL,
     again,
@@ -32,7 +34,7 @@ from tests.support.live_requests import (
 )
 
 DEADLINE_S = 60.0
-LONG = 600  # tokens: far more than are decoded before the kill
+LONG = 2000  # tokens: far more than are decoded before the kill
 SHORT = 24
 
 LOST = ("ORCHESTRATION_DEPENDENCY_UNAVAILABLE", "ORCHESTRATION_FAILURE", True)
@@ -68,10 +70,10 @@ IN_VOTE = is_action("inference.start")
 WITH_TOOLS = {"tools": ["calculator"], "tool_choice": REQUIRED}
 
 CASES = [
-    Case("inference", chat(max_tokens=LONG), is_text, LOST),
-    Case("inference", structured(max_tokens=LONG), is_text, LOST),
-    Case("inference", plan(max_tokens=LONG), is_text, LOST, steps=("find",)),
-    Case("inference", redundant(max_tokens=LONG), IN_VOTE, LOST),
+    Case("inference", chat(max_tokens=LONG, logit_bias=ENDLESS), is_text, LOST),
+    Case("inference", structured(max_tokens=LONG, schema=LONG_TALE), is_text, LOST),
+    Case("inference", plan(max_tokens=LONG, logit_bias=ENDLESS), is_text, LOST, steps=("find",)),
+    Case("inference", redundant(max_tokens=LONG, schema=LONG_TALE), IN_VOTE, LOST),
     Case("inference", redundant(), is_action("vote.cast"), GOES_ON),
     Case("constraint", chat(), is_text, GOES_ON),
     Case("constraint", structured(), is_text, LOST),

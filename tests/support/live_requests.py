@@ -42,9 +42,14 @@ LONG_TALE = schema_of(tale={"type": "string", "minLength": 3000, "maxLength": 40
 TALE = schema_of(tale={"type": "string", "minLength": 40, "maxLength": 120}, sad={"type": "boolean"})
 
 
-def request(text, mode, *, max_tokens=32, timeout_s=60.0, tool_choice=None, schema=None, **fields):
+ENDLESS = {0: -100.0, 2: -100.0}  # the bundled model's tokens that end a text: only max_tokens ends such an answer
+
+
+def request(text, mode, *, max_tokens=32, timeout_s=60.0, tool_choice=None, schema=None, logit_bias=None, **fields):
     message = message_pb2.Message(role=message_pb2.ROLE_USER, content=text)
-    hints = execution_pb2.ExecutionHints(max_tokens=max_tokens, temperature=0, seed=1, tool_choice=tool_choice)
+    hints = execution_pb2.ExecutionHints(
+        max_tokens=max_tokens, temperature=0, seed=1, tool_choice=tool_choice, logit_bias=logit_bias
+    )
     hints.timeout.FromMilliseconds(round(timeout_s * 1000))
     if schema is not None:
         fields["output"] = contract_pb2.OutputContract(schema_json=json.dumps(schema))

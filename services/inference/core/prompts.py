@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
@@ -19,6 +20,7 @@ from pagantic_common.domain.text.json_text import JsonTextError, dump_json, pars
 from pagantic_common.grammar.json_schema import at_path
 from services.inference.core.generation import ChatPrompt, Constraint, ConstraintKind
 
+MAX_CACHED_SCHEMA_CHARS = 32 * 1024
 _STRING_BOUNDS = ("pattern", "minLength", "maxLength")
 _CALL_OBJECT = '{"name": <function>, "arguments": {<parameters>}}'
 _CALL_DEMANDED = f"Answer with one JSON object: {_CALL_OBJECT}"
@@ -286,10 +288,20 @@ def parameters_of(tool: ToolDefinition) -> Any:
 
 def call_schema(tools: Sequence[ToolDefinition], arguments_key: str = "arguments") -> str:
     """Return the JSON Schema, as text, of a call of one of `tools`. The name comes before the arguments."""
+    size = sum(len(tool.parameters_json) for tool in tools)
+    if size > MAX_CACHED_SCHEMA_CHARS:
+        return _call_schema(tuple(tools), arguments_key)
+    return _cached_call_schema(tuple(tools), arguments_key)
+
+
+def _call_schema(tools: tuple[ToolDefinition, ...], arguments_key: str) -> str:
     if len(tools) == 1:
         return dump_json(_variant(tools[0], "", arguments_key))
     variants = [_variant(tool, f"/anyOf/{index}", arguments_key) for index, tool in enumerate(tools)]
     return dump_json({"anyOf": variants})
+
+
+_cached_call_schema = lru_cache(maxsize=64)(_call_schema)  # most requests of a deployment offer the same tools
 
 
 def _variant(tool: ToolDefinition, path: str, arguments_key: str) -> dict[str, Any]:

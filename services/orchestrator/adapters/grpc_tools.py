@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import grpc
 
@@ -21,6 +22,20 @@ from pagantic_common.rpc.peer import Credentials, Peer, pass_on
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool, Report
 
+MAX_CACHED_LISTS = 64
+MAX_CACHED_BYTES = 64 * 1024  # of a list of named tools, since callers choose the names
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A list of tools, and its revision in the tools service."""
+
+    revision: str
+    tools: tuple[OfferedTool, ...] = ()
+
+
+_NOTHING_LISTED = _Listed("")
+
 
 class GrpcTools:
     """Client of the tools service."""
@@ -28,17 +43,30 @@ class GrpcTools:
     def __init__(self, channel: grpc.aio.Channel, patience_s: float, credentials: Credentials = pass_on) -> None:
         self._stub: tools_service_pb2_grpc.ToolServiceAsyncStub = tools_service_pb2_grpc.ToolServiceStub(channel)
         self._peer = Peer("tools", channel, patience_s=patience_s, credentials=credentials)
+        self._listed: dict[tuple[str, ...], _Listed] = {}
 
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
-        """List the named tools, or all tools if no names are given."""
-        request = tools_service_pb2.ListToolsRequest(names=names)
+        """List the named tools, or all tools if no names are given.
+
+        Lists that did not change consist of the same objects, so that others can cache what follows from them.
+        """
+        key = tuple(names)
+        known = self._listed.get(key, _NOTHING_LISTED)
+        request = tools_service_pb2.ListToolsRequest(names=names, known_revision=known.revision)
         reply = await self._peer.call_unary(self._stub.ListTools, request)
-        return [
+        if reply.unchanged:
+            return list(known.tools)
+        tools = [
             OfferedTool(
                 tool_definition_from_proto(tool.definition), tool.available, tool.unavailable_reason, tool.origin
             )
             for tool in reply.tools
         ]
+        if reply.revision and (not key or reply.ByteSize() <= MAX_CACHED_BYTES):
+            if len(self._listed) >= MAX_CACHED_LISTS:
+                self._listed.clear()
+            self._listed[key] = _Listed(reply.revision, tuple(tools))
+        return tools
 
     async def search_tools(self, query: str, names: Sequence[str], limit: int) -> list[str]:
         """Return the named tools that match a query, best first, or all named tools if the service cannot search."""

@@ -43,7 +43,7 @@ class ExecutionRecord:
     """The record of an execution.
 
     `response` is None until the execution has ended. `kept` is None if the request is not kept. Lists omit responses
-    and kept requests. Lists by metadata include the metadata.
+    and kept requests. Lists by metadata include the metadata. `key` is made of the tenant and the request ID.
     """
 
     request_id: str
@@ -63,11 +63,10 @@ class ExecutionRecord:
     tenant: str = DEFAULT_TENANT
     is_background: bool = False
     kept: KeptRequest | None = None
+    key: ExecutionKey = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> ExecutionKey:
-        """The key of the execution."""
-        return ExecutionKey(self.tenant, self.request_id)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", ExecutionKey(self.tenant, self.request_id))
 
     @property
     def session_key(self) -> SessionKey:

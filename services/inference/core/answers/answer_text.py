@@ -98,8 +98,11 @@ class AnswerText:
         yield
 
     def pass_shown(self, kind: Kind) -> Reading[None]:
-        """Move past the current character and show it."""
-        self.show(kind, self.char)
+        """Move past the current character and show it, without a call of `show` for each character."""
+        if self._shown and self._shown[-1][0] is kind:
+            self._shown[-1][1].append(self.char)
+        else:
+            self._shown.append((kind, [self.char]))
         yield
 
     def show(self, kind: Kind, text: str) -> None:

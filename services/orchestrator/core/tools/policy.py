@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolDefinition, ToolSafety
@@ -133,7 +134,8 @@ def size_bytes(tool: ToolDefinition) -> int:
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
-def fit_together(tools: Sequence[ToolDefinition], max_bytes: int) -> bool:
+@lru_cache(maxsize=8)
+def fit_together(tools: tuple[ToolDefinition, ...], max_bytes: int) -> bool:
     """Return whether all tools fit into `max_bytes`. A limit of 0 means no limit."""
     return not max_bytes or sum(map(size_bytes, tools)) <= max_bytes
 

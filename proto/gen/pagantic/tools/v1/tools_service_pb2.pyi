@@ -29,6 +29,9 @@ class ListToolsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMES_FIELD_NUMBER: _builtins.int
+    KNOWN_REVISION_FIELD_NUMBER: _builtins.int
+    known_revision: _builtins.str
+    """Revision of an earlier response to the same names. While it is the current one, the response leaves the tools out."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only these; empty is all. A name that is not registered is TOOL_NOT_FOUND."""
@@ -37,10 +40,11 @@ class ListToolsRequest(_message.Message):
         self,
         *,
         names: _abc.Iterable[_builtins.str] | None = ...,
+        known_revision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_revision", b"known_revision", "names", b"names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -89,18 +93,26 @@ class ListToolsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOOLS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    UNCHANGED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.str
+    """Changes with the tools and with what is available. It means nothing after a restart of the service."""
+    unchanged: _builtins.bool
+    """Whether the tools are those of `known_revision`."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTool]:
-        """The tools, ordered by name."""
+        """The tools, ordered by name. Empty if `unchanged` is set."""
 
     def __init__(
         self,
         *,
         tools: _abc.Iterable[Global___RegisteredTool] | None = ...,
+        revision: _builtins.str = ...,
+        unchanged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "tools", b"tools", "unchanged", b"unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

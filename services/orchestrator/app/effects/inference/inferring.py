@@ -73,7 +73,8 @@ class _AnswerStream:
 
     def __init__(self, run: Run, command: Infer, scope: RunScope, name: str, *, is_guarded: bool) -> None:
         self._is_streamed = command.is_streamed
-        self._scope = scope
+        self._recorder = scope.recorder
+        self._inference = scope.inference
         self._name = name
         self._cited = None if run.request.output.citations is None else CitedText()
         self._calls = CallerCalls(run, command, scope)
@@ -104,14 +105,14 @@ class _AnswerStream:
         if self._guards is not None:
             output = await self._guards.finish(output, self._stream)
         await self._calls.finish(output, self._name)
-        self._scope.inference.said = None
+        self._inference.said = None
         return output
 
     async def _stream(self, delta: InferenceDelta) -> None:
-        emit = self._scope.recorder.emit
+        emit = self._recorder.emit
         if delta.continued_after_tokens is not None:
             await emit(events.InferenceContinued(delta.continued_after_tokens), caused_by=self._name)
-        self._scope.inference.add(delta, keeps_text=self._is_streamed)
+        self._inference.add(delta, keeps_text=self._is_streamed)
         if self._is_streamed and delta.reasoning:
             await emit(events.ReasoningDelta(delta.reasoning), caused_by=self._name)
         if self._is_streamed and delta.content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PaganticError, PermissionDenied
 from pagantic_common.domain.messages import Message, ToolDefinition
@@ -91,9 +92,15 @@ async def _registered_tools(request: Request, scope: RunScope) -> Offer:
         return (), (ResponseWarning("tools_unavailable", f"no tools were offered to the model: {error}"),)
     policies = ToolPolicies(scope.services.tool_policy, request.tool_policy)
     if not request.tools:
-        return tuple(tool for tool in available(listed) if policies.is_offered_unnamed(tool)), ()
+        return _offered_unnamed(policies, tuple(listed)), ()
     _check_allowed((tool.definition for tool in listed), policies)
     return available(listed), ()
+
+
+@lru_cache(maxsize=8)
+def _offered_unnamed(policies: ToolPolicies, listed: tuple[OfferedTool, ...]) -> tuple[ToolDefinition, ...]:
+    """Return the tools that a request without named tools is offered. Most requests have the same policies."""
+    return tuple(tool for tool in available(listed) if policies.is_offered_unnamed(tool))
 
 
 def available(listed: Iterable[OfferedTool]) -> tuple[ToolDefinition, ...]:
