@@ -52,7 +52,7 @@ def encoded_bound(value: Any) -> int:
     if kind in _SEQUENCES:
         return sum(map(encoded_bound, value))
     if kind is str:
-        content = len(value) if value.isascii() else byte_size(value)
+        content = byte_size(value)
     elif isinstance(value, Mapping):
         content = byte_size(dump_json(dict(value)))
     elif fields := _fields_of(kind):

@@ -3,7 +3,7 @@
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from services.orchestrator.core.tools.policy import called_names, fit_together, query_of, select, size_bytes
 
-TOOLS = [ToolDefinition(name, "é" * 10, "{}") for name in ("a", "b", "c", "d")]
+TOOLS = tuple(ToolDefinition(name, "é" * 10, "{}") for name in ("a", "b", "c", "d"))
 SIZE = 1 + 20 + 2
 
 

@@ -30,7 +30,10 @@ class Permit:
         if isinstance(call, CallTool):
             (offered,) = await perform(ListTools([call.call.name]), sink)  # the policy needs the tool's safety class
             self._check_tool(offered)
-        result = await perform(call, sink)
+        return self._left_of(call, await perform(call, sink))
+
+    def _left_of(self, call: Call[Any], result: Any) -> Any:
+        """Return a result without the models and tools that are denied."""
         match call:
             case ListModels():
                 return [model for model in result if not _find_model_denial(self._policy, model.name)]

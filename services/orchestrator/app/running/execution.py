@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -80,6 +80,10 @@ _HALTING = {
     Phase.ENDING: _Halting.NEVER,
     Phase.ENDED: _Halting.NEVER,
 }
+
+
+class _HaltedError(Exception):
+    """Raised if an execution was halted before its work began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,27 +221,9 @@ class Execution:
             start = await self._be_admitted(admission)
             if start is None:
                 return
-            lost: PaganticError = Internal(_NOT_RECORDED)
-            try:
-                with self._observed(start):
-                    if self._halted_by is None:
-                        with self._halting(start.limits), StateSpans() as states:
-                            turn = self._environment.turns.turn(start.request, is_resumed=start.begun.is_resumed)
-                            async with asyncio.timeout(start.limits.left_s), turn:
-                                await drive(await self._begin(start.begun), self._scope(start), self._record, states)
-                    if isinstance(self._halted_by, Failure):
-                        await self._end(self._halted_by)
-            except Unavailable as error:
-                log.warning("an execution's end could not be recorded", reason=str(error))
-                lost = error
-            except Exception:
-                log.exception("an execution's end could not be recorded")
-            finally:
-                self._phase = Phase.ENDED
-                self.is_recorded = self.recorder.broadcast.is_ended
-                if isinstance(self._halted_by, PaganticError):
-                    lost = self._halted_by
-                self.recorder.broadcast.abandon(lost)
+            async with self._recorded(start), asyncio.timeout(start.limits.left_s), self._turn(start):
+                with StateSpans() as states:
+                    await drive(await self._begin(start.begun), self._scope(start), self._record, states)
 
     async def _be_admitted(self, admission: Awaitable[Start | ExecutionRecord]) -> Start | None:
         """Return the start, or None if the admission was refused. Sets the result of the admission for its waiters."""
@@ -257,8 +243,8 @@ class Execution:
         self.recorder.progress = admitted.begun.progress
         self._outcome = admitted.begun.outcome
         self._times_out_at = Deadline.after(time.monotonic(), admitted.limits.left_s)
-        if admitted.limits.left_s <= 0 and self._halted_by is None:  # the time ran out during an interruption
-            self._halted_by = admitted.limits.failure
+        if admitted.limits.left_s <= 0:  # the time ran out during an interruption
+            self._halted_by = self._halted_by or admitted.limits.failure
         if admitted.unstored is not None:
             admitted.unstored.add_done_callback(self._interrupt_unstored)
         self.admission.set_result(None)
@@ -272,9 +258,31 @@ class Execution:
         if isinstance(error, PaganticError):
             self.interrupt(error)
 
+    @asynccontextmanager
+    async def _recorded(self, start: Start) -> AsyncIterator[None]:
+        """Run the work inside on behalf of the account, and record the failure that halts it as its end."""
+        lost: PaganticError = Internal(_NOT_RECORDED)
+        try:
+            with self._observed(start):
+                with self._halting(start.limits):
+                    yield
+                if isinstance(self._halted_by, Failure):
+                    await self._end(self._halted_by)
+        except Unavailable as error:
+            log.warning("an execution's end could not be recorded", reason=str(error))
+            lost = error
+        except Exception:
+            log.exception("an execution's end could not be recorded")
+        finally:
+            self._phase = Phase.ENDED
+            self.is_recorded = self.recorder.broadcast.is_ended
+            if isinstance(self._halted_by, PaganticError):
+                lost = self._halted_by
+            self.recorder.broadcast.abandon(lost)
+
     @contextmanager
     def _observed(self, start: Start) -> Iterator[None]:
-        """Run the work inside the span of the execution, on behalf of its account."""
+        """Run the work inside within the span of the execution, with its account, its ids and its variant."""
         record = self.recorder.record
         trace_id = record.trace_id if start.begun.is_resumed else start.request.trace_id
         correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
@@ -292,8 +300,10 @@ class Execution:
         """Take an error that stops the work inside as the reason that the execution is halted."""
         try:
             yield
+        except _HaltedError:
+            pass
         except TimeoutError:
-            self._halted_by = limits.failure
+            self._halted_by = self._halted_by or limits.failure
         except asyncio.CancelledError:
             if self._halted_by is None:
                 raise
@@ -301,6 +311,14 @@ class Execution:
             self._halted_by = failure_from(error)
         except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
             self._halted_by = Failure(code=None, message=report_bug(log, error))
+
+    @asynccontextmanager
+    async def _turn(self, start: Start) -> AsyncIterator[None]:
+        """Wait for the turn of the session, and hold it during the work inside, unless the execution is halted."""
+        if self._halted_by is not None:
+            raise _HaltedError
+        async with self._environment.turns.turn(start.request, is_resumed=start.begun.is_resumed):
+            yield
 
     def _scope(self, start: Start) -> RunScope:
         """Return the scope for the effects of the execution."""
