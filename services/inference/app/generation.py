@@ -3,24 +3,327 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import InvalidRequest, Overloaded, Unavailable
+from pagantic_common.domain.errors import ErrorCode, Internal, InvalidRequest, Overloaded, Unavailable
+from pagantic_common.domain.usage import TokenUsage
+from pagantic_common.telemetry import genai
+from pagantic_common.telemetry.genai import Operation
+from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
+from pagantic_common.telemetry.names import (
+    ERROR_TYPE,
+    INFERENCE_CACHED_PROMPT_TOKENS,
+    INFERENCE_DECODE_SPAN,
+    INFERENCE_PREFILL_SPAN,
+    INFERENCE_PROMPT_TOKENS,
+    INFERENCE_QUEUE_DURATION,
+    INFERENCE_QUEUE_SPAN,
+)
 from pagantic_common.telemetry.scope import current_principal
-from services.inference.app.answer_stream import AnswerStream
+from pagantic_common.telemetry.tracing import CANCELLED, Attributes, error_type_of, record_span
 from services.inference.app.prefix_storage import Submission
 from services.inference.app.preparation import Preparation
 from services.inference.app.prepared_request import PreparedRequest, RequestPreparer
 from services.inference.app.workload import Load
+from services.inference.core.answers.answer import AnswerForm, AnswerParser
+from services.inference.core.answers.answer_text import Piece
 from services.inference.core.answers.call_matcher import CallForm
-from services.inference.core.generation import ChatPrompt, Event, InferenceRequest, Prompt, TokenPrompt
+from services.inference.core.generation import (
+    CandidateEnd,
+    ChatPrompt,
+    Completed,
+    Delta,
+    Event,
+    FinishReason,
+    InferenceRequest,
+    Prompt,
+    Started,
+    TokenPrompt,
+    ToolCallDelta,
+)
 from services.inference.core.prompts import call_constraint, call_form_constraint, shown_tools
 from services.inference.core.request_check import MAX_CANDIDATES
+from services.inference.core.scheduling.branches import Ended, Failed, Finished, Progress, Prompted, SchedulerEvent
 from services.inference.core.tuning import Tuning
 from services.inference.ports import ConstraintCompiler, TextEngine
+
+prompt_tokens = make_counter(INFERENCE_PROMPT_TOKENS, "Tokens of the prompts that were processed")
+cached_prompt_tokens = make_counter(INFERENCE_CACHED_PROMPT_TOKENS, "Tokens of prompts that the cache had")
+queue_duration = make_histogram(
+    INFERENCE_QUEUE_DURATION, "how long requests waited for their first step", unit="s", bounds=DURATION_BOUNDS_S
+)
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """The phases of a request, in monotonic seconds, and its token counts.
+
+    Attributes:
+        started_s: The time when the request arrived.
+        queued_s: The time when the request was ready for the engine's loop.
+        seated_s: The time when the request got a seat, or None if it has no seat.
+        prompted_s: The time when the prompt was processed, which also yields the first token.
+        completed_s: The time when the last token was decoded, or None before that and after a failure.
+        prompt_tokens: The number of tokens in the prompt.
+        cached_tokens: The number of prompt tokens that were in the cache.
+        output_tokens: The total number of tokens of all candidates so far.
+        longest_output: The number of tokens of the longest candidate so far.
+    """
+
+    started_s: float
+    queued_s: float
+    seated_s: float | None = None
+    prompted_s: float | None = None
+    completed_s: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    longest_output: int = 0
+
+    @contextmanager
+    def recorded(self, model: str, clock: Clock) -> Iterator[None]:
+        """Record the phases of the request as spans and metrics when the block ends.
+
+        The answer is complete once `completed_s` is set, even if its reader then leaves because of an error.
+        """
+        error_type = ""
+        try:
+            yield
+        except GeneratorExit:
+            error_type = CANCELLED
+            raise
+        except BaseException as error:
+            error_type = error_type_of(error)
+            raise
+        finally:
+            if self.completed_s is None:
+                self._record(model, clock.monotonic_s(), error_type)
+            else:
+                self._record(model, self.completed_s, "")
+
+    def _record(self, model: str, ended_s: float, error_type: str) -> None:
+        labels = {
+            genai.OPERATION_NAME: Operation.CHAT.value,
+            genai.PROVIDER_NAME: genai.PROVIDER,
+            genai.RESPONSE_MODEL: model,
+        }
+        if error_type:
+            labels[ERROR_TYPE] = error_type
+        genai.server_duration.record(ended_s - self.started_s, labels)
+        self._measure(labels, ended_s, has_failed=bool(error_type))
+        self._record_spans(ended_s, error_type)
+
+    def _measure(self, labels: dict[str, str], ended_s: float, *, has_failed: bool) -> None:
+        queued_s = (self.seated_s or ended_s) - self.queued_s
+        queue_duration.record(queued_s, {genai.RESPONSE_MODEL: labels[genai.RESPONSE_MODEL]})
+        if self.prompted_s is None:
+            return
+        prompt_tokens.add(self.prompt_tokens)
+        cached_prompt_tokens.add(self.cached_tokens)
+        if has_failed:
+            return
+        genai.server_first_token.record(self.prompted_s - self.started_s, labels)
+        if self.longest_output > 1:
+            per_token_s = (ended_s - self.prompted_s) / (self.longest_output - 1)
+            genai.server_output_token.record(per_token_s, labels)
+
+    def _record_spans(self, ended_s: float, error_type: str) -> None:
+        begins: tuple[tuple[str, float | None, Attributes], ...] = (
+            (INFERENCE_QUEUE_SPAN, self.queued_s, {}),
+            (INFERENCE_PREFILL_SPAN, self.seated_s, self._prefill_attributes()),
+            (INFERENCE_DECODE_SPAN, self.prompted_s, {genai.USAGE_OUTPUT_TOKENS: self.output_tokens}),
+        )
+        phases = [(name, begun_s, attributes) for name, begun_s, attributes in begins if begun_s is not None]
+        ends = [begun_s for _, begun_s, _ in phases[1:]] + [ended_s]
+        for position, ((name, begun_s, attributes), phase_ended_s) in enumerate(
+            zip(phases, ends, strict=True), start=1
+        ):
+            is_last = position == len(phases)
+            record_span(name, begun_s, phase_ended_s, attributes, error_type=error_type if is_last else "")
+
+    def _prefill_attributes(self) -> dict[str, int]:
+        return {
+            genai.USAGE_INPUT_TOKENS: self.prompt_tokens,
+            genai.USAGE_CACHE_READ_INPUT_TOKENS: self.cached_tokens,
+        }
+
+
+@dataclass(slots=True)
+class _Answer:
+    parser: AnswerParser
+    seen_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class AnswerStream:
+    """The events of one request. Call `put` on the event loop, and iterate over `events` only once.
+
+    Args:
+        started: The first event. It lacks the number of cached prompt tokens, which the scheduler counts.
+        form: The form of the answers.
+        candidate_count: The number of candidates.
+        clock: The clock for the usage.
+        started_s: The time when the request arrived, in monotonic seconds.
+    """
+
+    def __init__(
+        self, *, started: Started, form: AnswerForm, candidate_count: int, clock: Clock, started_s: float
+    ) -> None:
+        self._started = started
+        self._form = form
+        self._answers = [_Answer(_new_parser(form)) for _ in range(candidate_count)]
+        self._clock = clock
+        self._times = RequestTimes(started_s, clock.monotonic_s())
+        self._pending: list[SchedulerEvent] = []
+        self._has_pending = asyncio.Event()
+        self.is_done = False
+
+    def put(self, event: SchedulerEvent) -> None:
+        """Add the next event from the scheduler."""
+        if isinstance(event, Prompted):
+            self._times.prompted_s = self._clock.monotonic_s()
+        self._pending.append(event)
+        self._has_pending.set()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events until the request ends. Joins the pending deltas of a candidate to one delta.
+
+        Raises Cancelled, DeadlineExceeded, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE). Raises
+        InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up on the constraint, and Unavailable
+        (INFERENCE_MODEL_UNAVAILABLE) if the engine breaks. Raises RuntimeError if any other error occurs while this
+        request is decoded.
+        """
+        with self._times.recorded(self._started.model.name, self._clock):
+            while not self.is_done:
+                await self._has_pending.wait()
+                self._has_pending.clear()
+                pending, self._pending = self._pending, []
+                for event in self._join(pending):
+                    yield event
+
+    def _join(self, pending: Sequence[SchedulerEvent]) -> Iterator[Event]:
+        """Yield the caller's events for the pending events. Consecutive progress becomes one delta per candidate."""
+        deltas: dict[int, Delta] = {}
+        for event in pending:
+            match event:
+                case Progress():
+                    self._progress(event, deltas)
+                case Ended():
+                    end = self._end(event, deltas)
+                    if event.candidate in deltas:
+                        yield deltas.pop(event.candidate)
+                    yield end
+                case _:
+                    yield from deltas.values()
+                    deltas = {}
+                    yield self._turn(event)
+        yield from deltas.values()
+
+    def _turn(self, event: Prompted | Finished | Failed) -> Event:
+        match event:
+            case Prompted():
+                self._times.seated_s = event.seated_s
+                self._times.prompt_tokens = self._started.prompt_tokens
+                self._times.cached_tokens = event.cached_prompt_tokens
+                self._started = replace(self._started, cached_prompt_tokens=event.cached_prompt_tokens)
+                return self._started
+            case Finished():
+                self.is_done = True
+                self._times.completed_s = self._clock.monotonic_s()
+                return Completed(self._usage(event), event.rows)
+            case Failed():
+                self.is_done = True
+                raise event.to_error()
+
+    def _progress(self, event: Progress, deltas: dict[int, Delta]) -> None:
+        for index in event.candidates:
+            answer = self._answers[index]
+            pieces = answer.parser.feed(event.text)
+            new_tokens = event.output_tokens - answer.seen_tokens
+            answer.seen_tokens = event.output_tokens
+            self._times.output_tokens += new_tokens
+            self._times.longest_output = max(self._times.longest_output, event.output_tokens)
+            if any(piece.reasoning for piece in pieces):
+                answer.reasoning_tokens += new_tokens
+            if pieces or event.logprobs or event.tokens:
+                deltas[index] = _extended(deltas.get(index) or Delta(index), pieces, event)
+
+    def _end(self, event: Ended, deltas: dict[int, Delta]) -> CandidateEnd:
+        parser = self._answers[event.candidate].parser
+        if pieces := parser.finish():
+            deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
+        # Where calls are only offered, the matcher is satisfied by calls that it held.
+        is_satisfied, form = event.constraint_satisfied, self._form
+        return CandidateEnd(
+            event.candidate,
+            self._finish_reason(event, parser),
+            event.output_tokens,
+            parser.calls,
+            is_satisfied and not form.only_offers_calls,
+            event.matched_stop,
+            calls_held=is_satisfied and form.holds_arguments and bool(parser.calls),
+        )
+
+    def _finish_reason(self, event: Ended, parser: AnswerParser) -> FinishReason:
+        is_call_missing = parser.is_broken or (self._form.is_enforced and not parser.calls)
+        was_stopped = isinstance(event.matched_stop, str)  # The caller's stop text may end a call early.
+        if event.finish_reason is FinishReason.STOP and is_call_missing and not was_stopped:
+            raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
+        if event.finish_reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
+            return FinishReason.TOOL
+        return event.finish_reason
+
+    def _usage(self, event: Finished) -> TokenUsage:
+        return TokenUsage(
+            prompt_tokens=self._started.prompt_tokens,
+            cached_prompt_tokens=self._started.cached_prompt_tokens,
+            output_tokens=event.output_tokens,
+            reasoning_tokens=sum(answer.reasoning_tokens for answer in self._answers),
+            context_tokens=self._started.prompt_tokens + event.longest_output,
+            context_window=self._started.model.context_window,
+            decode_seconds=self._clock.monotonic_s() - (self._times.prompted_s or 0.0),
+        )
+
+
+def _new_parser(form: AnswerForm) -> AnswerParser:
+    return AnswerParser(form.dialect, form.tool_names, is_enforced=form.is_enforced, new_call_id=_new_call_id)
+
+
+def _new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:16]}"
+
+
+def _extended(delta: Delta, pieces: list[Piece], progress: Progress | None = None) -> Delta:
+    """Return a delta with more pieces, and with the tokens and counts of the progress event that produced them."""
+    calls = list(delta.tool_calls)
+    for piece in pieces:
+        call = piece.tool_call
+        if call is None:
+            continue
+        if calls and calls[-1].index == call.index and not call.name:
+            before = calls[-1]
+            calls[-1] = ToolCallDelta(before.index, before.id, before.name, before.arguments_json + call.arguments_json)
+        else:
+            calls.append(call)
+    logprobs, tokens, output_tokens = delta.logprobs, delta.tokens, delta.output_tokens
+    if progress is not None:
+        logprobs, tokens = logprobs + progress.logprobs, tokens + progress.tokens
+        output_tokens = progress.output_tokens
+    return Delta(
+        delta.candidate_index,
+        content=delta.content + "".join([piece.content for piece in pieces]),
+        reasoning=delta.reasoning + "".join([piece.reasoning for piece in pieces]),
+        tool_calls=tuple(calls),
+        logprobs=logprobs,
+        output_tokens=output_tokens,
+        tokens=tokens,
+    )
+
 
 # The number of prompts that each report checks. All prompts have been checked after 16 reports.
 _REVIEWED = 16

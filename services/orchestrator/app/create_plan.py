@@ -18,9 +18,8 @@ from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
 from services.orchestrator.app.failures import error_from
 from services.orchestrator.app.recording.usage import total_of
-from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.environment import Environment, time_limits
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.time_limits import time_limits
 from services.orchestrator.app.services import Generate
 from services.orchestrator.core.guards.rules import guards_request
 from services.orchestrator.core.model.plan import Plan

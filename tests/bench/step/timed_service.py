@@ -112,7 +112,7 @@ def _time_parts(watch: Stopwatch, threads: Threads, drafts: Drafts) -> None:
     from services.inference.adapters.llama.token_batch import TokenBatch  # noqa: PLC0415
     from services.inference.adapters.llguidance_constraints import LlguidanceMatcher  # noqa: PLC0415
     from services.inference.app import engine_loop  # noqa: PLC0415
-    from services.inference.app.answer_stream import AnswerStream  # noqa: PLC0415
+    from services.inference.app.generation import AnswerStream  # noqa: PLC0415
     from services.inference.core.decoding.output import SampledOutput  # noqa: PLC0415
     from services.inference.core.scheduling.batching import Scheduler  # noqa: PLC0415
     from services.inference.core.scheduling.drafting import DraftCount  # noqa: PLC0415

@@ -21,7 +21,7 @@ from services.context.settings import MAX_DOCUMENTS_PER_INGEST
 from services.inference.app import scoring
 from services.inference.core import embedding
 from services.inference.core import request_check as inference_check
-from services.orchestrator.app.effects.remembering import MAX_RECALLED_MESSAGES
+from services.orchestrator.app.effects.preparing import MAX_RECALLED_MESSAGES
 from services.orchestrator.app.history import MAX_CHANGED
 from services.orchestrator.app.running.models import MAX_RERANKED
 from services.orchestrator.core.model import decision, policies, request_check

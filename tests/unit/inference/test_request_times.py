@@ -7,7 +7,7 @@ import pytest
 
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.testing.spans import recording_spans
-from services.inference.app.answer_stream import RequestTimes
+from services.inference.app.generation import RequestTimes
 
 
 def _seated():

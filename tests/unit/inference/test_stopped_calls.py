@@ -5,7 +5,7 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, Internal
 from pagantic_common.domain.messages import ModelInfo
 from pagantic_common.testing.clock import FakeClock
-from services.inference.app.answer_stream import AnswerStream
+from services.inference.app.generation import AnswerStream
 from services.inference.core.answers.answer import AnswerForm
 from services.inference.core.generation import CandidateEnd, Delta, FinishReason, Started
 from services.inference.core.scheduling.branches import Ended, Finished, Progress, Prompted

@@ -7,8 +7,8 @@ import pytest
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from pagantic_common.telemetry.scope import work_scope
+from services.orchestrator.app.running.environment import caller_left
 from services.orchestrator.app.running.registry import MAX_UNRECORDED, Registry
-from services.orchestrator.app.running.time_limits import caller_left
 from services.orchestrator.core.model.keys import Account
 from tests.support.keys import execution
 

@@ -1,25 +1,34 @@
-"""Defines the data that the effects of one machine share."""
+"""What the effects of one machine share, and the loop that drives a machine, of an execution or of a plan's step."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
+from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import ToolCall
-from pagantic_common.telemetry.scope import current_scope
-from services.orchestrator.app.recording.recorder import Recorder
+from pagantic_common.telemetry.scope import current_scope, work_scope
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.recording.observing import StateSpans
+from services.orchestrator.app.recording.recorder import Recorder, attempt_scope
 from services.orchestrator.app.services import Services
-from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress
-from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
+from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress, failed_with
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand, Command
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.tools.taint import Provenance
-from services.orchestrator.core.turn.run import Run
+from services.orchestrator.core.turn import machine
+from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.run import Outcome, Run
+from services.orchestrator.core.turn.starting import CheckInput
+from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.journal import Conversations
 
 # Carries out a run's outstanding command and returns its answer. Raises PaganticError if the machine handles the error.
@@ -111,3 +120,37 @@ class RunScope:
             step_name=current_scope().step_name or step_name,  # all work of a plan's step has the step's name
             caused_by=self.cause,
         )
+
+
+Record = Callable[[Outcome, Answer], Awaitable[None]]
+
+
+async def drive(outcome: Outcome, scope: RunScope, record: Record, states: StateSpans) -> Outcome:
+    """Carry out each command and `record` its result until the machine has finished. Return the last outcome."""
+    while isinstance(command := outcome.command, AnsweredCommand):
+        run, effect = outcome.run, scope.effects[type(command)]
+        if scope.taken is not None:
+            effect = partial(_answer_or_carry_out, effect, scope.taken)
+        states.enter(run.state, run.attempt)
+        with attempt_scope(scope.attempt_of(run)), work_scope(deadline=scope.deadline()):
+            try:
+                happened = await effect(run, command, scope)
+            except PaganticError as error:
+                happened = failed_with(run, scope.recorder.progress, failure_from(error), scope.step)
+        outcome = machine.step(run, happened)
+        await record(outcome, happened)
+    return outcome
+
+
+async def _answer_or_carry_out(
+    effect: Effect, taken: RecordedAnswers, run: Run, command: Command, scope: RunScope
+) -> Answer:
+    """Return the recorded answer to a command, or carry out the command with the recorded seed."""
+    if not scope.step and not isinstance(command, CheckInput):
+        if name := taken.step_at(run.position):
+            await scope.recorder.emit(events.StepRecorded(name), caused_by=scope.cause)
+        if (answer := taken.answer_at(run.position, command)) is not None:
+            return answer
+    if isinstance(command, Infer | Sample) and command.seed is None:
+        command = replace(command, seed=taken.seed_at(scope.step, run.position))
+    return await effect(run, command, scope)

@@ -1,22 +1,21 @@
-"""Wraps the events of one execution in envelopes, stores them, and then shows them to watchers."""
+"""Stores the events of one execution in their envelopes, and then delivers them to the watchers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_COST, ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
-from services.orchestrator.app.recording.broadcast import Broadcast
 from services.orchestrator.app.recording.observing import variant_labels
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
@@ -25,6 +24,82 @@ from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.core.turn.run import Transition
 from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal, Write
+
+WATCHER_CAPACITY = 4096  # maximum number of events that wait for a watcher before streamed text is dropped
+
+_End = PaganticError | None
+
+
+class Broadcast:
+    """The watchers of one execution.
+
+    Every watcher receives every stored event from the first on. A watch ends after Completed, or with the error that
+    stopped the execution. With `keeps_text`, a watcher also receives the text streamed after the last stored event.
+    """
+
+    def __init__(self, stored: Sequence[Event] = (), *, keeps_text: bool = False) -> None:
+        self._stored: list[Event] = list(stored)
+        self._keeps_text = keeps_text
+        self._text: list[Event] = []
+        self._watchers: list[asyncio.Queue[Event | _End]] = []
+        self._ended: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no more events will be delivered."""
+        return self._ended.done()
+
+    def show(self, event: Event) -> None:
+        """Deliver an event. A slow watcher misses only streamed text, which the response contains in full."""
+        if event.is_stored:
+            self._stored.append(event)
+            self._text.clear()
+        elif self._keeps_text:
+            self._text.append(event)
+        for watcher in self._watchers:
+            if event.is_stored or watcher.qsize() < WATCHER_CAPACITY:
+                watcher.put_nowait(event)
+        if isinstance(event.payload, Completed) and not self.is_ended:
+            self._ended.set_result(event.payload.response)
+            self._end_watches(None)
+
+    def abandon(self, error: PaganticError) -> None:
+        """End every watch with an error, because the end of the execution could not be recorded."""
+        if self.is_ended:
+            return
+        self._ended.set_exception(error)
+        self._ended.exception()  # otherwise asyncio logs an exception that was never retrieved
+        self._end_watches(error)
+
+    def _end_watches(self, end: _End) -> None:
+        for watcher in self._watchers:
+            watcher.put_nowait(end)
+
+    async def wait_end(self) -> Response:
+        """Return the response once it is stored. Raises the error if the end could not be recorded."""
+        return await asyncio.shield(self._ended)
+
+    async def watch(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield the stored events after a sequence number, the text streamed since, and new events until the end."""
+        queue: asyncio.Queue[Event | _End] = asyncio.Queue()
+        for event in self._stored:
+            if event.sequence > after:
+                queue.put_nowait(event)
+        for event in self._text:
+            queue.put_nowait(event)
+        if self.is_ended:
+            error = self._ended.exception()
+            queue.put_nowait(error if isinstance(error, PaganticError) else None)
+        self._watchers.append(queue)
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, PaganticError):
+                    raise item
+                yield item
+        finally:
+            with contextlib.suppress(ValueError):
+                self._watchers.remove(queue)
+
 
 MAX_UNSTORED = 64
 MAX_UNSTORED_CHARS = 1024 * 1024

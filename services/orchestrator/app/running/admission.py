@@ -19,11 +19,10 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.telemetry.scope import current_correlation, current_deadline
 from services.orchestrator.app.recording.recorder import Recorder
-from services.orchestrator.app.running.environment import Environment
+from services.orchestrator.app.running.environment import Environment, caller_left, time_limits
 from services.orchestrator.app.running.execution import Execution, Start
 from services.orchestrator.app.running.recorded import restore_recorded, take_recorded
 from services.orchestrator.app.running.registry import Registry
-from services.orchestrator.app.running.time_limits import caller_left, time_limits
 from services.orchestrator.app.storage import StorageSum
 from services.orchestrator.core.execution.replay import Admitted, begin, replay
 from services.orchestrator.core.guards.rules import guards_request

@@ -27,15 +27,13 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, Internal, PaganticError, Unavailable, failure_of
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
-from services.orchestrator.app.effects.driving import drive
-from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.scope import RunScope, drive
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.app.recording.usage import total_of
-from services.orchestrator.app.running.environment import Environment
-from services.orchestrator.app.running.time_limits import TimeLimits, caller_left
+from services.orchestrator.app.running.environment import Environment, TimeLimits, caller_left
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload
 from services.orchestrator.core.execution.progress import failed_with

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode
-from services.orchestrator.app.effects.driving import drive
 from services.orchestrator.app.effects.plan_steps.scope import StepAttempt, StepDone, StepFailedError
+from services.orchestrator.app.effects.scope import drive
 from services.orchestrator.app.recording.observing import StateSpans
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events
