@@ -1,10 +1,12 @@
-"""The ranges of sampling parameters, shared by the contracts of inference and of the orchestrator."""
+"""The ranges of sampling parameters, and the options for the engines of remote models, as all services read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pagantic_common.domain.errors import InvalidRequest
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 # The lowest value, whether it is excluded, and the highest value.
 SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
@@ -27,3 +29,24 @@ def check_sampling_value(field: str, name: str, value: float) -> None:
     if is_exclusive:
         bound = f"above {low:g} and at most"
     raise InvalidRequest(f"{field} is {value:g}: it must be {bound} {high:g}")
+
+
+MAX_OPTIONS_BYTES = 16 * 1024
+
+
+def parse_options(field: str, text: str) -> dict[str, Any]:
+    """Return the options by name, none for an empty text.
+
+    Raises InvalidRequest, which names `field`, for a text above 16 KiB or without a JSON object.
+    """
+    if not text:
+        return {}
+    if (size := len(text.encode())) > MAX_OPTIONS_BYTES:
+        raise InvalidRequest(f"{field} has {size} bytes: it takes at most {MAX_OPTIONS_BYTES}")
+    try:
+        options = parse_json(text, is_rewritable=True)
+    except JsonTextError as error:
+        raise InvalidRequest(f"{field} is not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise InvalidRequest(f"{field} is not a JSON object")
+    return options

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import check_tool_name
 from pagantic_common.domain.messages import Role, ToolDefinition, check_messages, count_images
-from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value
+from pagantic_common.domain.sampling import SAMPLING_RANGES, check_sampling_value, parse_options
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import (
     ChatPrompt,

@@ -8,13 +8,15 @@ from pagantic_common.codec.citations import citations_from_proto, citations_to_p
 from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional
 from pagantic_common.codec.messages import duration_from_proto, duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
-from services.orchestrator.core.model.policies import (
+from services.orchestrator.core.model.contract import (
     DEFAULT_MAX_RETRIES,
     ChangedResult,
+    OutputContract,
     ReplayPolicy,
     ReplayTools,
     RetryPolicy,
+    Rule,
+    SchemaInPrompt,
 )
 from services.orchestrator.core.model.voting import DEFAULT_REPLICAS, Strategy, Voting
 

@@ -21,7 +21,7 @@ from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, Record
 from services.orchestrator.core.turn.answering import Enforced, Inferred, ToolsRan
 from services.orchestrator.core.turn.deciding import Decided
 from services.orchestrator.core.turn.ending import Failed
-from services.orchestrator.core.turn.planning import Planned
+from services.orchestrator.core.turn.preparing import Planned
 from services.orchestrator.core.turn.replicas import candidates_of
 from services.orchestrator.core.turn.voting import Sampled
 

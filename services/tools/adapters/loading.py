@@ -15,8 +15,7 @@ from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.tools import FunctionTool, ToolHook
-from services.tools.adapters.function_tool import FunctionToolAdapter
-from services.tools.adapters.requirements import Machine
+from services.tools.adapters.function_tool import FunctionToolAdapter, Machine
 from services.tools.ports import Tool
 
 ENTRY_POINT_GROUP = "pagantic.tools"

@@ -108,8 +108,7 @@ def _time_parts(watch: Stopwatch, threads: Threads, drafts: Drafts) -> None:
     import llama_cpp  # noqa: PLC0415
 
     from services.inference import servicer  # noqa: PLC0415
-    from services.inference.adapters.llama.engine import LlamaCppEngine  # noqa: PLC0415
-    from services.inference.adapters.llama.token_batch import TokenBatch  # noqa: PLC0415
+    from services.inference.adapters.llama.engine import LlamaCppEngine, TokenBatch  # noqa: PLC0415
     from services.inference.adapters.llguidance_constraints import LlguidanceMatcher  # noqa: PLC0415
     from services.inference.app import engine_loop  # noqa: PLC0415
     from services.inference.app.generation import AnswerStream  # noqa: PLC0415

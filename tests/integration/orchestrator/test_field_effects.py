@@ -17,7 +17,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.adapters.inference.grpc_inference import decide_requests, infer_request, sample_request
-from services.orchestrator.core.model.policies import RetryPolicy
+from services.orchestrator.core.model.contract import RetryPolicy
 from tests.support.examples import sample
 from tests.support.orchestrator_app import execute, orchestrator
 from tests.support.scripted_services import (

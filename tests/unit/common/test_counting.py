@@ -24,7 +24,7 @@ from services.inference.core import request_check as inference_check
 from services.orchestrator.app.effects.preparing import MAX_RECALLED_MESSAGES
 from services.orchestrator.app.history import MAX_CHANGED
 from services.orchestrator.app.running.models import MAX_RERANKED
-from services.orchestrator.core.model import decision, policies, request_check
+from services.orchestrator.core.model import contract, decision, request_check
 from services.orchestrator.core.model.plan import MAX_STEPS
 from services.orchestrator.core.routing import prefixes
 from services.orchestrator.core.tools.policy import MAX_RULES as MAX_TOOL_RULES
@@ -86,7 +86,7 @@ def test_every_repeated_field_of_every_request_has_a_limit():
         ("orchestrator.ExecutionHints.stop", request_check.MAX_STOP_STRINGS),
         ("orchestrator.ExecutionHints.logit_bias", request_check.MAX_BIASED_TOKENS),
         ("orchestrator.ExecutionPlan.steps", MAX_STEPS),
-        ("orchestrator.Replay.tool_results", policies.MAX_CHANGED_RESULTS),
+        ("orchestrator.Replay.tool_results", contract.MAX_CHANGED_RESULTS),
         ("orchestrator.Decisions.questions", decision.MAX_QUESTIONS),
         ("orchestrator.ChoiceQuestion.options", decision.MAX_ANSWERS),
         ("orchestrator.ScoreQuestion.levels", decision.MAX_ANSWERS),

@@ -24,9 +24,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer, Inferred
 from services.orchestrator.core.turn.ending import Failed, Finish
-from services.orchestrator.core.turn.planning import MakePlan
-from services.orchestrator.core.turn.preparing import Prepare
-from services.orchestrator.core.turn.starting import CheckInput, InputChecked
+from services.orchestrator.core.turn.preparing import CheckInput, InputChecked, MakePlan, Prepare
 
 WARNING = ResponseWarning("guard_redacted", "guard 'secrets' redacted the input: 1 finding")
 

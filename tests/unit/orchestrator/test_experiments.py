@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from services.orchestrator.adapters.operator_files import read_experiments
 from services.orchestrator.core.admission.experiments import Experiment, Experiments, Variant, draw, unit_of
-from services.orchestrator.core.model.policies import ReplayPolicy
+from services.orchestrator.core.model.contract import ReplayPolicy
 from services.orchestrator.core.model.request import (
     ExperimentVariant,
     Hints,

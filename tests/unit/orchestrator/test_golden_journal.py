@@ -8,15 +8,14 @@ from pagantic_common.domain.errors import ErrorCode, failure_of
 from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
-from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.turn.answering import Enforced, ToolsRan
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.core.turn.plan_steps import PlanRan
-from services.orchestrator.core.turn.planning import Planned
+from services.orchestrator.core.turn.preparing import Planned
 from services.orchestrator.core.turn.replicas import Replica
 from services.orchestrator.core.turn.voting import Sampled
 from tests.support.golden_journal import FOLDER, transitions_of

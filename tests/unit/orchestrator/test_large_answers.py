@@ -16,6 +16,7 @@ from services.orchestrator.app.running.execution import fit_response
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.progress import InferenceProgress
 from services.orchestrator.core.kernel.lifecycle import State
+from services.orchestrator.core.model.contract import MAX_BACKOFF_S, RetryPolicy
 from services.orchestrator.core.model.plan import (
     MAX_STEP_TIMEOUT_S,
     CallResult,
@@ -26,7 +27,6 @@ from services.orchestrator.core.model.plan import (
     Value,
     ValueKind,
 )
-from services.orchestrator.core.model.policies import MAX_BACKOFF_S, RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import (

@@ -16,8 +16,7 @@ from services.orchestrator.core.kernel.lifecycle import (
     State,
     check_transition,
 )
-from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.policies import RetryPolicy
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord

@@ -12,7 +12,7 @@ from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import with_prepared
 from services.orchestrator.core.kernel.lifecycle import State
-from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
 from services.orchestrator.core.model.plan import (
     Plan,
     PlanPolicy,
@@ -23,7 +23,6 @@ from services.orchestrator.core.model.plan import (
     ValueKind,
     dependencies_of,
 )
-from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.retrieval import (
@@ -44,7 +43,7 @@ from services.orchestrator.core.plans.step_rules import RULES
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
-from services.orchestrator.core.turn.planning import MakePlan, Planned
+from services.orchestrator.core.turn.preparing import MakePlan, Planned
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
 TEXT = Value(ValueKind.TEXT, text="t")

@@ -22,10 +22,9 @@ from services.orchestrator.core.execution.progress import (
 )
 from services.orchestrator.core.execution.replay import Admitted, replay
 from services.orchestrator.core.kernel.lifecycle import TERMINAL, IllegalAnswerError, State
-from services.orchestrator.core.model.contract import OutputContract
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
@@ -35,8 +34,7 @@ from services.orchestrator.core.turn.answering import Enforce, Enforced, Infer, 
 from services.orchestrator.core.turn.deciding import Decide, Decided
 from services.orchestrator.core.turn.ending import Failed, Finish
 from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
-from services.orchestrator.core.turn.planning import MakePlan, Planned
-from services.orchestrator.core.turn.preparing import Prepare
+from services.orchestrator.core.turn.preparing import MakePlan, Planned, Prepare
 from services.orchestrator.core.turn.replicas import Replica
 from services.orchestrator.core.turn.voting import Sample, Sampled
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, USAGE, VALID, request, said

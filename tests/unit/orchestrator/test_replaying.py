@@ -11,8 +11,8 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.execution.progress import CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
+from services.orchestrator.core.model.contract import ReplayPolicy
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult
-from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ToolCallRecord
@@ -23,8 +23,7 @@ from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import RunTools
 from services.orchestrator.core.turn.ending import Finish
 from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
-from services.orchestrator.core.turn.preparing import PREPARE, Prepare
-from services.orchestrator.core.turn.starting import InputChecked
+from services.orchestrator.core.turn.preparing import PREPARE, InputChecked, Prepare
 from tests.unit.orchestrator.test_machine import USAGE, VALID, request, said
 from tests.unit.orchestrator.test_replay import answer_to, requests
 

@@ -18,10 +18,16 @@ from services.orchestrator.core.conversation.prompt import (
     last_user_text,
     with_prepared,
 )
-from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
+from services.orchestrator.core.model.contract import (
+    MAX_BACKOFF_S,
+    MAX_RETRIES,
+    MAX_WAITS_S,
+    OutputContract,
+    Rule,
+    SchemaInPrompt,
+)
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
-from services.orchestrator.core.model.policies import MAX_BACKOFF_S, MAX_RETRIES, MAX_WAITS_S
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import (
     Hints,

@@ -8,10 +8,9 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.kernel.lifecycle import State
-from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
@@ -21,7 +20,7 @@ from services.orchestrator.core.turn.answering import Enforced, Inferred, ToolsR
 from services.orchestrator.core.turn.deciding import Decided
 from services.orchestrator.core.turn.ending import Failed, Finish
 from services.orchestrator.core.turn.plan_steps import PlanRan
-from services.orchestrator.core.turn.planning import Planned
+from services.orchestrator.core.turn.preparing import Planned
 from services.orchestrator.core.turn.replicas import Replica
 from services.orchestrator.core.turn.voting import Sampled
 from tests.unit.orchestrator.test_machine import INVALID, VALID

@@ -6,8 +6,7 @@ from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from services.orchestrator.core.kernel.lifecycle import State
-from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.policies import RetryPolicy
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput

@@ -12,8 +12,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.testing.clock import FakeClock
 from pagantic_common.tools import tool
 from pagantic_common.tools.requirements import Requirement, RequirementKind
-from services.tools.adapters.function_tool import FunctionToolAdapter
-from services.tools.adapters.requirements import KEPT_S, Machine
+from services.tools.adapters.function_tool import KEPT_S, FunctionToolAdapter, Machine
 
 
 @tool(requires="binary:weathercalc")

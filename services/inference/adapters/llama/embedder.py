@@ -15,7 +15,7 @@ import numpy as np
 from pagantic_common.domain.errors import ErrorCode, Internal, PreconditionFailed
 from pagantic_common.domain.messages import ModelInfo
 from services.inference.adapters.llama.cache import EngineOptions
-from services.inference.adapters.llama.token_batch import TokenBatch
+from services.inference.adapters.llama.engine import TokenBatch
 from services.inference.adapters.llama.tokenizer import LlamaTokenizer
 from services.inference.adapters.llama.weights import TILE_TOKENS, load_model, read_metadata
 from services.inference.adapters.openmp import release_threads

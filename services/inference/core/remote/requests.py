@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.images import ESTIMATED_TOKENS, Image, split_content
 from pagantic_common.domain.messages import (
@@ -18,7 +17,7 @@ from pagantic_common.domain.messages import (
     ToolDefinition,
     count_images,
 )
-from pagantic_common.domain.sampling import SAMPLING_RANGES
+from pagantic_common.domain.sampling import SAMPLING_RANGES, parse_options
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.inference.core.generation import (
     DEFAULT_MAX_TOKENS,

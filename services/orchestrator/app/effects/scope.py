@@ -26,8 +26,8 @@ from services.orchestrator.core.replaying.recorded_answers import RecordedAnswer
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.preparing import CheckInput
 from services.orchestrator.core.turn.run import Outcome, Run
-from services.orchestrator.core.turn.starting import CheckInput
 from services.orchestrator.core.turn.voting import Sample
 from services.orchestrator.ports.journal import Conversations
 

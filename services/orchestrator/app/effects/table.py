@@ -18,9 +18,7 @@ from services.orchestrator.core.kernel.command import AnsweredCommand
 from services.orchestrator.core.turn.answering import Enforce, Infer, RunTools
 from services.orchestrator.core.turn.deciding import Decide
 from services.orchestrator.core.turn.plan_steps import RunPlan
-from services.orchestrator.core.turn.planning import MakePlan
-from services.orchestrator.core.turn.preparing import Prepare
-from services.orchestrator.core.turn.starting import CheckInput
+from services.orchestrator.core.turn.preparing import CheckInput, MakePlan, Prepare
 from services.orchestrator.core.turn.voting import EnforceMerged, Sample
 
 EFFECTS: Mapping[type[AnsweredCommand], Effect] = MappingProxyType(

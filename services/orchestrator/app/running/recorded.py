@@ -5,9 +5,9 @@ from __future__ import annotations
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.core.admission.experiments import Experiments, as_recorded
 from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, IllegalTransitionError
+from services.orchestrator.core.model.contract import ReplayPolicy
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
-from services.orchestrator.core.model.policies import ReplayPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import Record, read_record

@@ -18,8 +18,7 @@ from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.policies import RetryPolicy
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 MAX_STEPS = 64

@@ -8,11 +8,10 @@ from enum import StrEnum
 
 from pagantic_common.domain.calls.principal import DEFAULT_TENANT
 from pagantic_common.domain.messages import Message, ToolChoice, ToolChoiceMode, ToolDefinition
-from services.orchestrator.core.model.contract import OutputContract, Rule
+from services.orchestrator.core.model.contract import OutputContract, ReplayPolicy, RetryPolicy, Rule
 from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.policies import ReplayPolicy, RetryPolicy
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.voting import Voting
 from services.orchestrator.core.tools.policy import ToolPolicy

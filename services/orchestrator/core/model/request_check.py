@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 
-from pagantic_common.domain.engine_options import parse_options
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.ids import check_tool_name, is_trace_id, require_id
 from pagantic_common.domain.messages import (
@@ -20,11 +19,10 @@ from pagantic_common.domain.messages import (
     check_turn,
     count_images,
 )
-from pagantic_common.domain.sampling import check_sampling_value
+from pagantic_common.domain.sampling import check_sampling_value, parse_options
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from services.orchestrator.core.model.contract import OutputContract, Rule, SchemaInPrompt
+from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule, SchemaInPrompt
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.policies import RetryPolicy
 from services.orchestrator.core.model.request import Hints, Mode, Reasoning, Request, VariantChoice
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.model.voting import Voting

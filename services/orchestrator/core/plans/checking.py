@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, failure_of
 from pagantic_common.domain.messages import check_turn
+from services.orchestrator.core.model.contract import MAX_RETRIES
 from services.orchestrator.core.model.plan import (
     MAX_STEP_TIMEOUT_S,
     STEP_NAME,
@@ -17,7 +18,6 @@ from services.orchestrator.core.model.plan import (
     ValueKind,
     dependencies_of,
 )
-from services.orchestrator.core.model.policies import MAX_RETRIES
 from services.orchestrator.core.plans.step_rules import CHECKED, check_parameters, rules_of
 
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"

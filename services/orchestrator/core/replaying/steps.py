@@ -15,7 +15,7 @@ from services.orchestrator.core.kernel.command import Answer, Command
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Inferred
-from services.orchestrator.core.turn.starting import InputChecked
+from services.orchestrator.core.turn.preparing import InputChecked
 from services.orchestrator.core.turn.voting import Sampled
 
 PLAN_STEP = "plan/"  # the prefix of the names of a plan's steps

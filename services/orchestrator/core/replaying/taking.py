@@ -13,8 +13,8 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.kernel.command import AnsweredCommand
+from services.orchestrator.core.model.contract import ChangedResult, ReplayPolicy, ReplayTools
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
-from services.orchestrator.core.model.policies import ChangedResult, ReplayPolicy, ReplayTools
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer

@@ -21,8 +21,8 @@ from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, Stat
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.turn.ending import Failed, after_failure, ask
+from services.orchestrator.core.turn.preparing import CheckInput, InputChecked, begin_work
 from services.orchestrator.core.turn.run import Outcome, Run, Transition
-from services.orchestrator.core.turn.starting import CheckInput, InputChecked, begin_work
 
 
 def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:

@@ -1,4 +1,7 @@
-"""PREPARE: resolves the parts of the first inference, or refuses a request whose context probably lacks the answer."""
+"""The phases before the answer: guards check the request, a plan is accepted, and PREPARE resolves the first inference.
+
+PREPARE refuses a request whose context probably lacks the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.citations import unquotable_failure
 from services.orchestrator.core.conversation.retrieval import refusal_of
-from services.orchestrator.core.kernel.command import AnsweredCommand
+from services.orchestrator.core.guards.texts import with_texts
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
+from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.model.response_warning import GuardWarnings
+from services.orchestrator.core.plans.result import accept_plan
 from services.orchestrator.core.turn.answering import infer
 from services.orchestrator.core.turn.deciding import decide
 from services.orchestrator.core.turn.ending import abstain, fail, move
@@ -55,3 +63,78 @@ def _refuse(run: Run, refusal: Failure) -> Outcome:
     moved = move(run, State.EXECUTE, "prepared")
     ended = abstain(moved.run, "the context is too unlikely to have the answer")
     return replace(ended, transitions=(*moved.transitions, *ended.transitions))
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Answer):
+    """The plan that the planner made."""
+
+    kind: ClassVar[str] = "Planned"
+
+    plan: Plan
+    usage: TokenUsage = TokenUsage()
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan(AnsweredCommand):
+    """The command to have the planner make a plan for the request."""
+
+    answer: ClassVar[type[Planned]] = Planned
+    step: ClassVar[str] = "plan"
+
+    def after(self, run: Run, planned: Planned) -> Outcome:
+        """Accept the planner's plan."""
+        return _accept_plan(replace(run, model=planned.model or run.model), planned.plan)
+
+
+def start_plan(run: Run) -> Outcome:
+    """Accept the plan in the request, or have the planner make a plan."""
+    if run.request.plan is None:
+        return move(run, State.PLAN, "the planner makes the plan", MakePlan())
+    moved = move(run, State.PLAN, "the request brings its plan")
+    outcome = _accept_plan(moved.run, run.request.plan)
+    return replace(outcome, transitions=(*moved.transitions, *outcome.transitions))
+
+
+def _accept_plan(run: Run, plan: Plan) -> Outcome:
+    plan, failure = accept_plan(run.request, plan, run.bounds)
+    run = replace(run, plan=plan)
+    if failure:
+        return fail(run, failure)
+    return move(run, State.PREPARE, f"{len(plan.steps)} steps, by {plan.trace.planner_id}", Prepare())
+
+
+@dataclass(frozen=True, slots=True)
+class InputChecked(Answer):
+    """The result of the guards for a request that they did not block.
+
+    `texts` contains all texts of the request in order if a guard redacted any of them, and is empty otherwise.
+    """
+
+    kind: ClassVar[str] = "InputChecked"
+
+    texts: tuple[str, ...] = ()
+    warnings: GuardWarnings = ()
+    usage: TokenUsage = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInput(AnsweredCommand):
+    """The command to have the deployment's guards check the request."""
+
+    answer: ClassVar[type[InputChecked]] = InputChecked
+
+    def after(self, run: Run, checked: InputChecked) -> Outcome:
+        """Start the work on the request, with the texts that the guards redacted."""
+        request = run.request
+        if checked.texts:
+            request = with_texts(request, iter(checked.texts))
+        return begin_work(replace(run, request=request, warnings=checked.warnings))
+
+
+def begin_work(run: Run) -> Outcome:
+    """Start with the plan in mode PLAN, or otherwise with PREPARE."""
+    if run.request.mode is Mode.PLAN:
+        return start_plan(run)
+    return move(run, State.PREPARE, "no plan is needed", Prepare())

@@ -21,8 +21,8 @@ from services.orchestrator.core.guards.rules import GuardAction, GuardOutcome, G
 from services.orchestrator.core.guards.texts import GuardedText, texts_of
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
+from services.orchestrator.core.turn.preparing import CheckInput, InputChecked
 from services.orchestrator.core.turn.run import Run
-from services.orchestrator.core.turn.starting import CheckInput, InputChecked
 
 
 class Reader(Protocol):
