@@ -1,4 +1,4 @@
-"""What the effects of one machine share, and the loop that drives a machine, of an execution or of a plan's step."""
+"""The scope that the effects of one machine share, and the loop that drives a machine: an execution's or a step's."""
 
 from __future__ import annotations
 
