@@ -97,7 +97,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         tools = self._registry.list_named(request.names)
-        reasons = "\n".join(tool.unavailable_reason for tool in tools)
+        reasons = [tool.unavailable_reason for tool in tools]
         state = f"{self._started_as} {self._registry.version} {reasons}"
         revision = hashlib.sha256(state.encode(errors="replace")).hexdigest()
         if request.known_revision == revision:

@@ -23,7 +23,8 @@ from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool, Report
 
 MAX_CACHED_LISTS = 64
-MAX_CACHED_BYTES = 64 * 1024  # of a list of named tools, since callers choose the names
+# A longer list of named tools is not cached, because callers choose the names. The list of all tools always is.
+MAX_CACHED_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ call is one such function. The call itself knows the port that carries it out.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ async def _drop(_piece: object) -> None:
     """Drop a piece, because the caller needs the result alone."""
 
 
-class Call(Generic[ResultT]):
+class Call(ABC, Generic[ResultT]):
     """A call of another service, a frozen dataclass. All methods may raise PaganticError."""
 
     __slots__ = ()
@@ -83,9 +84,9 @@ class Call(Generic[ResultT]):
         """The collection in which the call searches, or None."""
         return None
 
+    @abstractmethod
     async def perform(self, services: Services, sink: Sink[Any]) -> ResultT:
         """Make the call at the service's port, pass on its pieces, and return its result."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

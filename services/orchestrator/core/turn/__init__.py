@@ -1,1 +1,1 @@
-"""The machine of a request: each module has one phase, with its commands, their answers and what follows them."""
+"""The machine of a request: each module has phases with their commands, the answers to these, and what follows."""

@@ -62,8 +62,7 @@ async def infer(
         try:
             async with inference_events(request, command, scope, end, purpose) as name:
                 answer = _AnswerStream(run, command, scope, name, is_guarded=purpose is InferencePurpose.ANSWER)
-                output = await scope.services.do(Generate(request.hints, command), answer.take)
-                output = await answer.finish(output)
+                output = await answer.finish(await scope.services.do(Generate(request.hints, command), answer.take))
         except PaganticError as error:
             if not (may_restart and _is_lost(scope, error)):
                 raise
