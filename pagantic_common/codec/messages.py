@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.common.v1 import message_pb2, usage_pb2
 from pagantic_common.codec.fields import EnumCodec, optional
@@ -28,6 +31,13 @@ _CHOICE_MODES = EnumCodec(message_pb2.ToolChoiceMode, ToolChoiceMode, "TOOL_CHOI
 
 MAX_DURATION_S = 31_536_000
 NANOS_PER_S = 1_000_000_000
+
+
+def timestamp_to_proto(moment: datetime) -> Timestamp:
+    """Encode a timestamp."""
+    timestamp = Timestamp()
+    timestamp.FromDatetime(moment)
+    return timestamp
 
 
 def duration_to_proto(seconds: float) -> Duration:

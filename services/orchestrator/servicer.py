@@ -50,7 +50,6 @@ from services.orchestrator.convert.inference import (
     token_count_to_proto,
     vectors_to_proto,
 )
-from services.orchestrator.convert.lifecycle import state_from_proto, state_to_proto
 from services.orchestrator.convert.plan import plan_to_proto
 from services.orchestrator.convert.record import (
     callable_tool_to_proto,
@@ -67,7 +66,7 @@ from services.orchestrator.convert.request import (
     request_from_proto,
     template_from_proto,
 )
-from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.convert.response import response_to_proto, state_from_proto, state_to_proto
 from services.orchestrator.convert.steps import steps_to_proto
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 

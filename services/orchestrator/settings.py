@@ -14,7 +14,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from pagantic_common.domain.calls.principal import MAX_SUBJECT
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.settings import Auth, CallerSettings, Tls, state_folder
-from services.orchestrator.app.running.turns import ConcurrentTurns
+from services.orchestrator.app.running.environment import ConcurrentTurns
 from services.orchestrator.core.conversation.memory import Eviction
 from services.orchestrator.core.cost import Prices, parse_prices
 from services.orchestrator.core.plans.planning import Planner

@@ -17,8 +17,8 @@ from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sealing import sealing_of
 from services.orchestrator.adapters.journal.stores import conversations
 from services.orchestrator.adapters.journal.upkeep import purge as journal_purge
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.model.keys import SessionKey
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.ports.journal import MAX_LISTED_CHARS, UsageTotal, Write
 from tests.contract.test_journal import opened, totals_of
 from tests.support.journal_records import NOW, TURN, admit, ended, happened, record

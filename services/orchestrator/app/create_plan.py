@@ -26,8 +26,8 @@ from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.request_check import check_request
 from services.orchestrator.core.model.response import FinishReason, InferenceDelta, InferenceOutput
+from services.orchestrator.core.plans.checking import accept_plan
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
-from services.orchestrator.core.plans.result import accept_plan
 
 
 async def create_plan(request: Request, size_bytes: int, environment: Environment, registry: Registry) -> Plan:

@@ -8,11 +8,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from pagantic.orchestrator.v1 import audit_pb2, budget_pb2, key_pb2
 from pagantic_common.codec.fields import EnumCodec, encode_optional
+from pagantic_common.codec.messages import timestamp_to_proto
 from pagantic_common.domain.calls.api_keys import StoredKey
 from pagantic_common.domain.calls.audit import AuditRecord, Decision
 from pagantic_common.domain.calls.principal import Scope
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.convert.lifecycle import timestamp_to_proto
 from services.orchestrator.core.admission.budget import MICRO, Budget, Period
 
 _SCOPES = EnumCodec(key_pb2.KeyScope, Scope, "KEY_SCOPE_", unknown=None)

@@ -8,9 +8,8 @@ from datetime import UTC
 from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional
-from pagantic_common.codec.messages import SAFETIES
+from pagantic_common.codec.messages import SAFETIES, timestamp_to_proto
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.convert.lifecycle import timestamp_to_proto
 from services.orchestrator.core.tools.approval import Approval, Decision, Resolution
 from services.orchestrator.core.tools.policy import ToolAction, ToolPolicy, ToolRule, check_rules
 from services.orchestrator.core.tools.taint import TaintedSpan

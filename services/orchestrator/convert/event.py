@@ -23,7 +23,12 @@ from pagantic_common.codec.errors import (
     failure_to_proto,
 )
 from pagantic_common.codec.fields import EnumCodec, decode_optional, encode_optional, optional
-from pagantic_common.codec.messages import duration_from_proto, duration_to_proto, tool_progress_to_proto
+from pagantic_common.codec.messages import (
+    duration_from_proto,
+    duration_to_proto,
+    timestamp_to_proto,
+    tool_progress_to_proto,
+)
 from pagantic_common.codec.validation import (
     stage_from_proto,
     stage_report_from_proto,
@@ -31,26 +36,28 @@ from pagantic_common.codec.validation import (
     stage_to_proto,
 )
 from pagantic_common.domain.calls.correlation import CorrelationContext
+from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
-from services.orchestrator.convert.lifecycle import (
-    guard_acted_from_proto,
-    guard_acted_to_proto,
+from services.orchestrator.convert.response import (
+    response_from_proto,
+    response_to_proto,
     state_from_proto,
     state_to_proto,
-    timestamp_to_proto,
     variant_from_proto,
     variant_to_proto,
 )
-from services.orchestrator.convert.response import response_from_proto, response_to_proto
 from services.orchestrator.core.execution import events
-from services.orchestrator.core.execution.events import Event, Payload
+from services.orchestrator.core.execution.events import Event, GuardActed, Payload
+from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.turn.run import Transition
 
 _PURPOSES = EnumCodec(
     event_pb2.InferencePurpose, events.InferencePurpose, "INFERENCE_PURPOSE_", unknown=events.InferencePurpose.ANSWER
 )
+_GUARD_STAGES = EnumCodec(event_pb2.GuardStage, GuardStage, "GUARD_STAGE_", unknown=GuardStage.INPUT)
+_GUARD_OUTCOMES = EnumCodec(event_pb2.GuardOutcome, GuardOutcome, "GUARD_OUTCOME_", unknown=GuardOutcome.BLOCKED)
 
 
 def encode_payload(payload: Payload) -> dict[str, Any]:
@@ -302,6 +309,31 @@ def _encode_completed(completed: events.Completed) -> event_pb2.Completed:
 
 def _decode_completed(completed: event_pb2.Completed) -> events.Completed:
     return events.Completed(response_from_proto(completed.response))
+
+
+def guard_acted_to_proto(acted: GuardActed) -> event_pb2.GuardActed:
+    """Encode a guard's report."""
+    report = acted.report
+    return event_pb2.GuardActed(
+        guard=report.guard,
+        stage=_GUARD_STAGES.to_proto(report.stage),
+        outcome=_GUARD_OUTCOMES.to_proto(report.outcome),
+        finding_count=report.findings,
+        kinds=report.kinds,
+    )
+
+
+def guard_acted_from_proto(acted: event_pb2.GuardActed) -> GuardActed:
+    """Decode a guard's report."""
+    return GuardActed(
+        GuardReport(
+            acted.guard,
+            _GUARD_STAGES.from_proto(acted.stage),
+            _GUARD_OUTCOMES.from_proto(acted.outcome),
+            acted.finding_count,
+            tuple(acted.kinds),
+        )
+    )
 
 
 ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = MappingProxyType(

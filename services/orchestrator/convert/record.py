@@ -11,13 +11,12 @@ from pagantic.orchestrator.v1 import execution_pb2, session_pb2, usage_total_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.fields import EnumCodec, encode_optional
-from pagantic_common.codec.messages import message_to_proto, tool_definition_to_proto
+from pagantic_common.codec.messages import message_to_proto, timestamp_to_proto, tool_definition_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.app.catalog import CallableTool
 from services.orchestrator.convert.approval import action_to_proto
-from services.orchestrator.convert.lifecycle import state_to_proto, timestamp_to_proto
 from services.orchestrator.convert.request import mode_to_proto
-from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.convert.response import response_to_proto, state_to_proto
 from services.orchestrator.core.model.request import KeptRequest
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageKey, UsageTotal
 from services.orchestrator.ports.services import ConfiguredTemplate

@@ -26,6 +26,7 @@ from pagantic_common.codec.validation import (
     violation_from_proto,
     violation_to_proto,
 )
+from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.decision import decision_from_proto, decision_to_proto
 from services.orchestrator.convert.inference import (
     finish_reason_to_proto,
@@ -33,7 +34,6 @@ from services.orchestrator.convert.inference import (
     logprob_to_proto,
     set_finish_reason_from_proto,
 )
-from services.orchestrator.convert.lifecycle import variant_from_proto, variant_to_proto
 from services.orchestrator.convert.plan import (
     plan_from_proto,
     plan_to_proto,
@@ -42,6 +42,8 @@ from services.orchestrator.convert.plan import (
     warning_from_proto,
     warning_to_proto,
 )
+from services.orchestrator.core.kernel.lifecycle import State
+from services.orchestrator.core.model.request import ExperimentVariant
 from services.orchestrator.core.model.response import (
     Candidate,
     Citation,
@@ -51,6 +53,8 @@ from services.orchestrator.core.model.response import (
     ValidationReport,
 )
 
+_STATE_PREFIX = "LIFECYCLE_STATE_"
+_STATES = EnumCodec(execution_pb2.LifecycleState, State, _STATE_PREFIX, unknown=None)
 _SOURCES = EnumCodec(
     execution_pb2.ConfidenceSource, ConfidenceSource, "CONFIDENCE_SOURCE_", unknown=ConfidenceSource.UNSPECIFIED
 )
@@ -212,3 +216,28 @@ def _validation_from_proto(report: execution_pb2.ValidationReport) -> Validation
         warnings=tuple(report.warnings),
         stages=tuple(stage_report_from_proto(stage) for stage in report.stages),
     )
+
+
+def state_to_proto(state: State | None) -> execution_pb2.LifecycleState.ValueType:
+    """Encode a state, or leave it unset if it is None."""
+    return _STATES.to_proto(state)
+
+
+def state_from_proto(value: int) -> State | None:
+    """Decode a state, or return None if it is unset. Raises InvalidRequest if the state is unknown."""
+    state = _STATES.from_proto(value)
+    if state is None and value != execution_pb2.LIFECYCLE_STATE_UNSPECIFIED:
+        raise InvalidRequest(
+            f"there is no state {value}: use one of {', '.join(_STATE_PREFIX + name for name in State)}"
+        )
+    return state
+
+
+def variant_from_proto(variant: execution_pb2.ExperimentVariant) -> ExperimentVariant:
+    """Decode a variant of an experiment."""
+    return ExperimentVariant(variant.experiment, variant.variant)
+
+
+def variant_to_proto(variant: ExperimentVariant) -> execution_pb2.ExperimentVariant:
+    """Encode a variant of an experiment."""
+    return execution_pb2.ExperimentVariant(experiment=variant.experiment, variant=variant.variant)

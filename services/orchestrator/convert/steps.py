@@ -15,8 +15,8 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.convert.inference import finish_reason_to_proto
 from services.orchestrator.convert.plan import plan_to_proto, result_to_proto
 from services.orchestrator.convert.response import candidate_to_proto, tool_record_to_proto
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.command import Answer
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
 from services.orchestrator.core.turn.answering import Enforced, Inferred, ToolsRan
 from services.orchestrator.core.turn.deciding import Decided

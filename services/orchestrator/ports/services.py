@@ -109,6 +109,12 @@ class Scores:
     logprobs: tuple[float, ...]
     usage: TokenUsage = TokenUsage()
 
+    @property
+    def log_odds(self) -> float:
+        """The log-odds of the first of two continuations."""
+        first, second = self.logprobs
+        return first - second
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionScores:

@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import Aborted, Internal, Unavailable
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.app.running.turns import ConcurrentTurns
+from services.orchestrator.app.running.environment import ConcurrentTurns
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.kernel.lifecycle import State

@@ -14,7 +14,7 @@ from pagantic_common.domain.errors import (
     Unavailable,
 )
 from pagantic_common.rpc.call import call_unary
-from services.orchestrator.app.running.turns import MAX_WAITING
+from services.orchestrator.app.running.environment import MAX_WAITING_TURNS
 from services.orchestrator.core.cost import Prices
 from tests.support.keys import session
 from tests.support.orchestrator_app import execute, orchestrator, system_request
@@ -162,15 +162,17 @@ async def test_turns_of_one_session_come_in_their_order(tmp_path):
 async def test_too_many_turns_of_one_session_do_not_keep_out_the_others(tmp_path):
     inference = Gated()
     async with orchestrator(tmp_path, scripted_services(inference=inference), max_running=60) as stub:
-        asked = [asyncio.create_task(execute(stub, system_request(session_id="s"))) for _ in range(MAX_WAITING + 9)]
-        await in_line(stub, MAX_WAITING + 1)
+        asked = [
+            asyncio.create_task(execute(stub, system_request(session_id="s"))) for _ in range(MAX_WAITING_TURNS + 9)
+        ]
+        await in_line(stub, MAX_WAITING_TURNS + 1)
         refused = set()
         while len(refused) < 8:
             refused, _ = await asyncio.wait(asked, timeout=0.05)
         for one in refused:
             with pytest.raises(Aborted, match="wait already"):
                 one.result()
-        for _ in range(MAX_WAITING + 1):
+        for _ in range(MAX_WAITING_TURNS + 1):
             inference.gate.release()
         ended = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(one, Aborted) for one in ended].count(True) == 8

@@ -29,7 +29,11 @@ BREACHES = (
     ("gateway/cli", "from pagantic.constraint.v1 import contract_pb2", "pagantic.constraint"),
     ("services/context/app", "import services.tools.core", "services.tools"),
     ("services/orchestrator/core/model", "from services.orchestrator.core.turn import run", "core.turn.run"),
-    ("services/orchestrator/app/effects", "from services.orchestrator.app.running import turns", "app.running.turns"),
+    (
+        "services/orchestrator/app/effects",
+        "from services.orchestrator.app.running import environment",
+        "app.running.environment",
+    ),
 )
 
 

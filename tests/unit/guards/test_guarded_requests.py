@@ -11,13 +11,13 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.adapters.journal.writes import entry_from_json, entry_to_json
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.replay import Admitted, replay
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
 from services.orchestrator.core.guards.texts import texts_of, with_texts
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.decision import Decisions, Option, Question, QuestionKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request, SystemPrompt, TemplateCall
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.model.response_warning import ResponseWarning

@@ -8,10 +8,10 @@ from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy
-from services.orchestrator.core.conversation.retrieval import answerability_messages, refusal_of
+from services.orchestrator.core.conversation.grounding import answerability_messages, refusal_of
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason
 from services.orchestrator.core.model.retrieval import Answerability, ContextPolicy, Retriever

@@ -8,7 +8,7 @@ from pagantic_common.domain.chunks import Chunk, ChunkLocation
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES, CitationPolicy, Claim, text_of
 from pagantic_common.domain.validation import Guarantee
-from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted, unquotable_failure
+from services.orchestrator.core.conversation.grounding import CitedText, citations_of, is_quoted, unquotable_failure
 from services.orchestrator.core.conversation.prompt import schema_prompt
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.plan import Plan, Step

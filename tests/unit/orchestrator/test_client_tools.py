@@ -4,9 +4,9 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.request_check import check_request, check_results
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall

@@ -13,9 +13,9 @@ from pagantic_common.domain.text.calibration import Calibration, LabelCalibratio
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.admission.budget import decision_bound
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages, labels_of
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.decision import Abstention, Decisions, Option, Question, QuestionKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request, SystemPrompt
 from services.orchestrator.core.model.request_check import check_request
 from services.orchestrator.core.model.response import FinishReason

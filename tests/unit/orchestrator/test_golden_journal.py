@@ -6,11 +6,11 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
 from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.turn.answering import Enforced, ToolsRan
 from services.orchestrator.core.turn.ending import Failed

@@ -14,6 +14,7 @@ from services.orchestrator.app.effects.guarding.answering import OutputGuards
 from services.orchestrator.app.effects.guarding.guarded_text import MAX_DELTA
 from services.orchestrator.app.running.execution import fit_response
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import InferenceProgress
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import MAX_BACKOFF_S, RetryPolicy
@@ -27,7 +28,6 @@ from services.orchestrator.core.model.plan import (
     Value,
     ValueKind,
 )
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import (
     Candidate,
@@ -42,8 +42,7 @@ from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.text_size import encoded_bound
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer, Inferred
-from services.orchestrator.core.turn.ending import Failed, Finish
-from services.orchestrator.core.turn.truncation import raised_limit, truncation_of
+from services.orchestrator.core.turn.ending import Failed, Finish, raised_limit, truncation_of
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100)
 CHAT = Request("r", Mode.CHAT, (Message(Role.USER, "hi"),))

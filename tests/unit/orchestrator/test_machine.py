@@ -8,6 +8,7 @@ from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice,
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport, Violation
 from services.orchestrator.app.effects.table import EFFECTS
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import (
     TERMINAL,
@@ -17,7 +18,6 @@ from services.orchestrator.core.kernel.lifecycle import (
     check_transition,
 )
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.turn import machine

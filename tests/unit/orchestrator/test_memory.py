@@ -8,7 +8,7 @@ from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinit
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation import memory
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.turn import machine

@@ -10,7 +10,7 @@ from pagantic_common.domain.chunks import FENCED_HEADING
 from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.conversation.prompt import with_prepared
+from services.orchestrator.core.conversation.prompt import Prepared, with_prepared
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
 from services.orchestrator.core.model.plan import (
@@ -23,7 +23,6 @@ from services.orchestrator.core.model.plan import (
     ValueKind,
     dependencies_of,
 )
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.retrieval import (
     ContextPolicy,
@@ -32,11 +31,10 @@ from services.orchestrator.core.model.retrieval import (
     ScoreFusion,
     WeightedScorer,
 )
-from services.orchestrator.core.plans.checking import check_plan
+from services.orchestrator.core.plans.checking import accept_plan, check_plan
 from services.orchestrator.core.plans.model_planning import plan_schema, planned, planner_messages
 from services.orchestrator.core.plans.planning import static_plan
 from services.orchestrator.core.plans.ranking import ranking_options
-from services.orchestrator.core.plans.result import accept_plan
 from services.orchestrator.core.plans.schedule import PlanSchedule
 from services.orchestrator.core.plans.step_input import arguments_of, messages_of
 from services.orchestrator.core.plans.step_rules import RULES

@@ -11,6 +11,7 @@ from pagantic_common.domain.messages import ToolChoice, ToolChoiceMode, ToolDefi
 from pagantic_common.domain.text.calibration import Calibration, LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.adapters.journal.writes import UnreadableEntryError, entry_from_json, entry_to_json
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import (
     CallBegan,
     CallEnded,
@@ -25,7 +26,6 @@ from services.orchestrator.core.kernel.lifecycle import TERMINAL, IllegalAnswerE
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.model.voting import Strategy, Voting

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import ReplayPolicy
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers

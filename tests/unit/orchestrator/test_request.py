@@ -13,6 +13,7 @@ from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice,
 from services.orchestrator.app.effects.tools.calling import hash_arguments
 from services.orchestrator.convert.request import fingerprint_of
 from services.orchestrator.core.conversation.prompt import (
+    Prepared,
     assemble_messages,
     context_message,
     last_user_text,
@@ -28,7 +29,6 @@ from services.orchestrator.core.model.contract import (
 )
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Proposal, Step, Value, ValueKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import (
     Hints,
     Mode,

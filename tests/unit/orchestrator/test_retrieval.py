@@ -6,10 +6,10 @@ from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.validation import Enforcement, Guarantee
-from services.orchestrator.core.conversation.retrieval import retrieval_confidence
+from services.orchestrator.core.conversation.grounding import retrieval_confidence
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.model.contract import OutputContract, Rule
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.turn import machine

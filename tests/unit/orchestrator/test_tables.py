@@ -7,11 +7,11 @@ import pytest
 from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.voting import Voting

@@ -10,10 +10,10 @@ from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoic
 from pagantic_common.domain.text.citations import CitationPolicy
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.admission.budget import TEMPLATE_TOKENS, worst_case
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule, SchemaInPrompt
 from services.orchestrator.core.model.decision import Decisions
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode, Reasoning, ReasoningMode, Request, SystemPrompt
 from services.orchestrator.core.model.request_check import check_request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput

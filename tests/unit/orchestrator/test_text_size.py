@@ -1,6 +1,6 @@
 from pagantic_common.domain.messages import Message, Role
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.events import AttemptDiscarded, Completed
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request, SystemPrompt
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size

@@ -2,8 +2,8 @@ import pytest
 
 from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.turn import machine

@@ -39,10 +39,10 @@ from services.orchestrator.adapters.journal.sealing import SealedBytes, content_
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, StageOutcome
-from services.orchestrator.app.effects.inference_events import end_of
-from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.scope import RunScope, end_of
 from services.orchestrator.app.services import Validate
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.model.request import Request

@@ -19,9 +19,9 @@ from services.orchestrator.core.plans.model_planning import MAX_PLAN_TOKENS, pla
 from services.orchestrator.core.plans.planning import Planner, made_at, static_plan
 from services.orchestrator.core.tools.policy import ToolPolicies
 from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.ending import truncation_of
 from services.orchestrator.core.turn.preparing import MakePlan, Planned
 from services.orchestrator.core.turn.run import Run
-from services.orchestrator.core.turn.truncation import truncation_of
 
 
 async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:

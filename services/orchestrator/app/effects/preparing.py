@@ -21,13 +21,13 @@ from services.orchestrator.core.conversation import memory
 from services.orchestrator.core.conversation.memory import Eviction, Summary
 from services.orchestrator.core.conversation.prompt import (
     MAX_AUTO_SCHEMA_BYTES,
+    Prepared,
     assemble_messages,
     context_message,
     is_schema_left_out,
 )
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.plan import tools_of
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request, side_hints
 from services.orchestrator.core.model.request_check import check_configuration, check_results
 from services.orchestrator.core.model.response_warning import ResponseWarning

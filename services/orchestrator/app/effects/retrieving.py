@@ -10,13 +10,12 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.messages import Message, ToolChoice
 from services.orchestrator.app.effects.guarding.calls import check_chunks
 from services.orchestrator.app.effects.inference.inferring import infer
-from services.orchestrator.app.effects.inference.weighing import weigh
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.failures import failure_from, is_excused, is_outage, optional_failure_from
-from services.orchestrator.app.services import BuildContext, Compile
+from services.orchestrator.app.services import BuildContext, Compile, Score
+from services.orchestrator.core.conversation.grounding import YES_OR_NO, answerability_messages, retrieval_confidence
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.conversation.query_writing import QueryPrompt, query_prompts
-from services.orchestrator.core.conversation.retrieval import YES_OR_NO, answerability_messages, retrieval_confidence
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.contract import OutputContract
@@ -216,7 +215,7 @@ async def _ask(
         max_tokens=1,  # scoring decodes nothing, so the budget must reserve no more
     )
     scoring_hints = replace(side_hints(hints), model=policy.model or hints.model)
-    log_odds, usage = await weigh(command, scoring_hints, YES_OR_NO, scope)
-    scope.inference.lost += usage  # added to PREPARE's answer or failure
-    probability = policy.calibration.probability_of(log_odds)
-    return events.ContextWeighed(policy.min_probability, probability, log_odds, usage.prompt_tokens)
+    scores = await scope.services.do(Score(scoring_hints, command, YES_OR_NO))
+    scope.inference.lost += scores.usage  # added to PREPARE's answer or failure
+    probability = policy.calibration.probability_of(scores.log_odds)
+    return events.ContextWeighed(policy.min_probability, probability, scores.log_odds, scores.usage.prompt_tokens)

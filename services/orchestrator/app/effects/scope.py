@@ -1,9 +1,10 @@
-"""The scope that the effects of one machine share, and the loop that drives a machine: an execution's or a step's."""
+"""The scope that the effects of one machine share, the loop that drives a machine, and the events of an inference."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_scope, work_scope
 from services.orchestrator.app.failures import failure_from
@@ -19,13 +20,16 @@ from services.orchestrator.app.recording.observing import StateSpans
 from services.orchestrator.app.recording.recorder import Recorder, attempt_scope
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.execution import events
+from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.execution.progress import CallProgress, InferenceProgress, failed_with
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand, Command
-from services.orchestrator.core.model.response import ToolCallRecord
+from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.tools.taint import Provenance
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer
+from services.orchestrator.core.turn.deciding import Decide
 from services.orchestrator.core.turn.preparing import CheckInput
 from services.orchestrator.core.turn.run import Outcome, Run
 from services.orchestrator.core.turn.voting import Sample
@@ -154,3 +158,60 @@ async def _answer_or_carry_out(
     if isinstance(command, Infer | Sample) and command.seed is None:
         command = replace(command, seed=taken.seed_at(scope.step, run.position))
     return await effect(run, command, scope)
+
+
+@asynccontextmanager
+async def inference_events(
+    request: Request,
+    command: Infer | Sample | Decide,
+    scope: RunScope,
+    end: Callable[[Failure | None], events.InferenceEnd],
+    purpose: InferencePurpose = InferencePurpose.ANSWER,
+) -> AsyncIterator[str]:
+    """Emit the start and the end event of an inference around its work, even if the work fails.
+
+    Yields the name of the inference. `end` returns the content of the end event, given the failure or None.
+    """
+    name = scope.next_inference()
+    await scope.recorder.emit(_start_of(request, command, purpose), caused_by=scope.cause)
+    started_s = scope.clock.monotonic_s()
+    failure: Failure | None = None
+    try:
+        with work_scope(correlation=scope.correlation(name)):
+            yield name
+    except PaganticError as error:
+        failure = failure_from(error)
+        raise
+    finally:
+        took_s = scope.clock.monotonic_s() - started_s
+        scope.recorder.set_last_step(name, failure)
+        await scope.recorder.emit(end(failure), duration_s=took_s, failure=failure, caused_by=scope.cause)
+
+
+def _start_of(request: Request, command: Infer | Sample | Decide, purpose: InferencePurpose) -> events.InferenceStart:
+    if isinstance(command, Decide):
+        return events.InferenceStart(
+            len(command.messages), 0, schema_present=False, grammar_present=False, temperature=None, purpose=purpose
+        )
+    contract, is_constrained = request.output, bool(command.engine_text)
+    return events.InferenceStart(
+        message_count=len(command.messages),
+        tool_defs_count=len(command.tools) if isinstance(command, Infer) else 0,
+        schema_present=is_constrained and bool(contract.shown_schema_json),
+        grammar_present=is_constrained and bool(contract.grammar or contract.grammar_name),
+        temperature=request.hints.temperature if command.temperature is None else command.temperature,
+        purpose=purpose,
+    )
+
+
+def end_of(output: InferenceOutput) -> events.InferenceEnd:
+    """Return the content of the end event for an output."""
+    return events.InferenceEnd(
+        tokens_in=output.usage.prompt_tokens,
+        tokens_out=output.usage.output_tokens,
+        finish_reason=output.finish_reason,
+        tool_call_count=len(output.tool_calls),
+        model=output.model,
+        seed=output.seed,
+        cached_tokens=output.usage.cached_prompt_tokens,
+    )

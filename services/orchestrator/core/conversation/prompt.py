@@ -1,21 +1,69 @@
-"""Builds the messages of a prompt."""
+"""Builds the messages of a prompt from the parts that PREPARE resolved."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.images import shifted
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.schema_form import form_of
+from services.orchestrator.core.kernel.command import Answer
 from services.orchestrator.core.model.contract import OutputContract, SchemaInPrompt
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Request, SystemPrompt
+from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import ContextPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Answer):
+    """The parts of the first inference, resolved by PREPARE.
+
+    Attributes:
+        system_prompt: The system prompt, which may be empty.
+        history: The messages before those of the request: a summary, if there is a summary, and then the stored
+            conversation from position `history_start` to before `history_end`.
+        context_message: The retrieved context, or None if there is no context.
+        retrieval_confidence: A score from 0 to 1 for how well the context covers the question, or the probability that
+            it contains the answer.
+        tools: The tools that the model may call.
+        engine_text: The decoder's constraint, or an empty string if there is no constraint.
+        is_fully_enforced: Whether the decoder enforces the whole schema.
+        usage: The tokens used by PREPARE.
+        cited_chunks: The chunks of the context in the order of their numbers, kept only for an answer with citations.
+        warnings: Warnings about parts that could not be resolved, although the request did not fail.
+    """
+
+    kind: ClassVar[str] = "Prepared"
+
+    system_prompt: str = ""
+    history: tuple[Message, ...] = ()
+    history_start: int = 0
+    history_end: int = 0
+    context_message: Message | None = None
+    retrieval_confidence: float | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    engine_text: str = ""
+    is_fully_enforced: bool = False
+    usage: TokenUsage = TokenUsage()
+    warnings: tuple[ResponseWarning, ...] = ()
+    cited_chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def cited_sources(self) -> tuple[str, ...]:
+        """The texts that an answer may quote."""
+        return tuple(chunk.content for chunk in self.cited_chunks)
+
+    def as_recorded(self) -> Self:
+        """Return the answer without usage and with its whole history, so its positions in a conversation are reset."""
+        return replace(self, usage=TokenUsage(), history_start=0, history_end=0)
+
 
 MAX_AUTO_SCHEMA_BYTES = 8 * 1024
 _AS_FORM = "Answer with JSON in this form:"

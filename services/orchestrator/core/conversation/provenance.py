@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagantic_common.domain.messages import Message, Role
-from services.orchestrator.core.model.prepared import Prepared
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.tools.taint import CONTEXT, Provenance
 

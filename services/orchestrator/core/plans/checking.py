@@ -1,4 +1,4 @@
-"""Checks plans against their policies."""
+"""Checks plans against their policies, and applies the contract of a request to its plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, failure_of
 from pagantic_common.domain.messages import check_turn
-from services.orchestrator.core.model.contract import MAX_RETRIES
+from services.orchestrator.core.model.contract import MAX_RETRIES, OutputContract
 from services.orchestrator.core.model.plan import (
     MAX_STEP_TIMEOUT_S,
     STEP_NAME,
@@ -17,10 +17,54 @@ from services.orchestrator.core.model.plan import (
     StepKind,
     ValueKind,
     dependencies_of,
+    retry_of,
 )
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.plans.step_rules import CHECKED, check_parameters, rules_of
 
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
+
+
+def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
+    """Return the plan with the request's contract on its final step, and the failure of a plan that cannot run.
+
+    If the final step has a contract, it keeps that contract. The request's rules and intent also apply to that step.
+    """
+    plan, failure = check_plan(_with_final_contract(plan, request), bounds)
+    if failure is not None:
+        return plan, failure
+    if wrong := _objection_to_retries(plan, request):
+        return plan, failure_of(ErrorCode.ORCHESTRATION_PLAN_REJECTED, f"the plan is rejected: {wrong}")
+    if mismatch := _mismatch_of_final(plan, request):
+        return plan, failure_of(ErrorCode.ORCHESTRATION_STEP_MISMATCH, mismatch)
+    return plan, None
+
+
+def _with_final_contract(plan: Plan, request: Request) -> Plan:
+    if not plan.steps or request.output == OutputContract() or not plan.steps[-1].output.is_empty:
+        return plan
+    *others, final = plan.steps
+    return replace(plan, steps=(*others, replace(final, output=request.output)))
+
+
+def _mismatch_of_final(plan: Plan, request: Request) -> str:
+    if not plan.steps or not (request.rules or request.semantic_intent):
+        return ""
+    final = plan.steps[-1]
+    if final.kind in CHECKED:
+        return ""
+    return f"the request's rules and intent bind the final step {final.name!r}, which is of kind {final.kind}"
+
+
+def _objection_to_retries(plan: Plan, request: Request) -> str:
+    """Return the reason that a step's retry policy, merged with the request's policy, is invalid.
+
+    Returns an empty string if all policies are valid.
+    """
+    for step in plan.steps:
+        if wrong := retry_of(step, request.retry).objection:
+            return f"step {step.name!r} has an invalid retry policy: {wrong}"
+    return ""
 
 
 def check_plan(plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:

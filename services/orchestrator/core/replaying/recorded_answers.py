@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.text.json_text import JsonTextError
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.kernel.command import Answer, Command
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.voting import canonical_json
 from services.orchestrator.core.replaying.steps import RecordedAnswer

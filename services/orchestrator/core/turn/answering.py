@@ -22,9 +22,8 @@ from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
 from services.orchestrator.core.model.response_warning import GuardWarnings, ResponseWarning
 from services.orchestrator.core.model.voting import canonical_json
-from services.orchestrator.core.turn.ending import ask, complete, fail, move
+from services.orchestrator.core.turn.ending import ask, complete, fail, is_cut, move, raised_limit, truncation_of
 from services.orchestrator.core.turn.run import DiscardedAttempt, Outcome, Run, count_repairs, has_answer_phase
-from services.orchestrator.core.turn.truncation import is_cut, raised_limit, truncation_of
 
 STRUCTURED_TEMPERATURE = 0.0  # Default; a hint overrides it. Structured data should be the most likely output.
 _NOT_RUN = "Not run, because the arguments of another call are not right: call again."

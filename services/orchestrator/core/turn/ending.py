@@ -1,24 +1,25 @@
 """Moves a run to its next state, ends it with an answer or a failure, and builds the response.
 
-The response has the validation report, the citations and the confidence.
+The response has the validation report, the citations, the confidence, and a warning if a limit or a stop text cut the
+answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from pagantic_common.domain.errors import ErrorCategory, Failure
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.citations import ABSTENTION_JSON, NOT_IN_SOURCES, read_claims, text_of
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, Violation
-from services.orchestrator.core.conversation.citations import CitedText, citations_of, is_quoted
+from services.orchestrator.core.conversation.grounding import CitedText, citations_of, is_quoted, retrieval_confidence
 from services.orchestrator.core.conversation.prompt import last_user_text
-from services.orchestrator.core.conversation.retrieval import retrieval_confidence
 from services.orchestrator.core.kernel.command import Answer, Command
 from services.orchestrator.core.kernel.lifecycle import State, check_transition
-from services.orchestrator.core.model.plan import StepKind, StepResult, ValueKind, dependencies_of
+from services.orchestrator.core.model.plan import Plan, StepKind, StepResult, ValueKind, dependencies_of
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import (
     ConfidenceSource,
@@ -30,10 +31,14 @@ from services.orchestrator.core.model.response import (
 )
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.voting import Count
-from services.orchestrator.core.plans.result import content_of, final_result
 from services.orchestrator.core.turn.replicas import Replica, candidates_of, judge_usage_of
 from services.orchestrator.core.turn.run import Outcome, Run, Transition, has_answer_phase
-from services.orchestrator.core.turn.truncation import CUT_CODES, truncation_of, truncation_warning
+
+RAISED_LIMIT_FACTOR = 4
+_SPARE_TOKENS = 8  # margin, since the tokens of a retry's prompt may differ a little
+
+TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
+CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # the warning codes of a truncated answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,3 +389,113 @@ def retrieval_confidence_of(run: Run) -> float | None:
         for chunk in result.output.chunks
     ]
     return retrieval_confidence(last_user_text(run.request, ()), chunks)
+
+
+def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
+    """Return the text of the final step, or of the last step that ended if the final step did not end.
+
+    Candidates and chunks are not text, so they are only in the step's output.
+    """
+    ended = final_result(plan, results)
+    if ended is None and results:
+        ended = results[-1]
+    if ended is None or ended.output is None:
+        return ""
+    if ended.output.kind is ValueKind.TOOL_RESULTS:
+        return "\n".join(result.content for result in ended.output.results)
+    return ended.output.text
+
+
+def final_result(plan: Plan | None, results: Sequence[StepResult]) -> StepResult | None:
+    """Return the result of a plan's final step, or None if the step has not ended."""
+    if plan is None or not plan.steps:
+        return None
+    for result in results:
+        if result.name == plan.steps[-1].name:
+            return result
+    return None
+
+
+def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
+    """Return whether a limit or a stop text cut off an answer that has a contract.
+
+    Such an answer is invalid, or was completed only by a repair. A remote engine does not report which stop text ended
+    its output, so a repaired output counts as cut where the request has any.
+    """
+    if output is None or request.output.is_empty:
+        return False
+    was_repaired = any(
+        stage.stage is Stage.JSON_REPAIR and stage.outcome is StageOutcome.REPAIRED for stage in enforcement.stages
+    )
+    if output.finish_reason is FinishReason.LENGTH or output.matched_stop:
+        return was_repaired or not enforcement.valid
+    return was_repaired and bool(request.hints.stop)
+
+
+def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
+    """Return the failure for an answer that was cut off at `max_tokens` or by a stop text.
+
+    A `max_tokens` of 0 selects the limit in the request, or else the default. Only the failure of an answer that a stop
+    text ended has the detail `stop`, which is empty if it is unknown which one it was.
+    """
+    limit = max_tokens or request.hints.max_tokens
+    usage = output.usage
+    details: dict[str, Any] = {
+        "max_tokens": limit,
+        "output_tokens": usage.output_tokens,
+        "prompt_tokens": usage.prompt_tokens,
+        "context_window": usage.context_window,
+    }
+    if output.max_bytes:
+        details["max_bytes"] = output.max_bytes
+    if output.finish_reason is not FinishReason.LENGTH:
+        details["stop"] = output.matched_stop
+    return failure_of(ErrorCode.INFERENCE_OUTPUT_TRUNCATED, _message_of(output, limit), details=details)
+
+
+def _message_of(output: InferenceOutput, limit: int) -> str:
+    usage = output.usage
+    if output.finish_reason is not FinishReason.LENGTH:
+        return "a stop text ended the answer before it was complete: leave it out of hints.stop"
+    if output.max_bytes:
+        return (
+            f"the answer was cut at {output.max_bytes} bytes, half of MAX_MESSAGE_BYTES, before it was complete: ask "
+            "for less, or for fewer log-probabilities"
+        )
+    if is_window_full(output):
+        return (
+            f"the answer was cut at the end of the context window of {usage.context_window} tokens, of which the "
+            f"prompt took {usage.prompt_tokens}: shorten the prompt or ask for less"
+        )
+    name = f"max_tokens {limit}"
+    if limit == 0:
+        name = f"{usage.output_tokens} tokens, the default of max_tokens,"
+    return f"the answer was cut at {name} before it was complete: raise hints.max_tokens or ask for less"
+
+
+def is_window_full(output: InferenceOutput) -> bool:
+    """Return whether the prompt and the answer filled the context window."""
+    usage = output.usage
+    return 0 < usage.context_window <= usage.context_tokens
+
+
+def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> int:
+    """Return a higher max_tokens for another attempt, or 0 if a higher limit would not help.
+
+    A higher limit does not help if the request set the limit, if the context window is full or unknown, or if the
+    answer has reached its size limit.
+    """
+    usage = output.usage
+    is_open = output.finish_reason is FinishReason.LENGTH and not (request.hints.max_tokens or output.max_bytes)
+    if not is_open or usage.context_window <= 0:
+        return 0
+    room = usage.context_window - usage.prompt_tokens - _SPARE_TOKENS
+    raised = min(room, RAISED_LIMIT_FACTOR * max(max_tokens, usage.output_tokens))
+    if raised <= usage.output_tokens:
+        return 0
+    return raised
+
+
+def truncation_warning(failure: Failure) -> ResponseWarning:
+    """Return the warning for a truncated response that is delivered."""
+    return ResponseWarning(TOO_LARGE if "max_bytes" in failure.details else TRUNCATED, failure.message)

@@ -10,16 +10,15 @@ from typing import ClassVar
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.usage import TokenUsage
-from services.orchestrator.core.conversation.citations import unquotable_failure
-from services.orchestrator.core.conversation.retrieval import refusal_of
+from services.orchestrator.core.conversation.grounding import refusal_of, unquotable_failure
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.guards.texts import with_texts
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response_warning import GuardWarnings
-from services.orchestrator.core.plans.result import accept_plan
+from services.orchestrator.core.plans.checking import accept_plan
 from services.orchestrator.core.turn.answering import infer
 from services.orchestrator.core.turn.deciding import decide
 from services.orchestrator.core.turn.ending import abstain, fail, move

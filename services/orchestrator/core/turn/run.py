@@ -8,10 +8,10 @@ from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, StageOutcome
+from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.command import Command
 from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult
-from services.orchestrator.core.model.prepared import Prepared
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.response_warning import GuardWarnings

@@ -9,8 +9,7 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.calibration import shares_of
 from pagantic_common.guards.plugin import Finding
 from pagantic_common.guards.redaction import Window
-from services.orchestrator.app.effects.inference_events import end_of, inference_events
-from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.scope import RunScope, end_of, inference_events
 from services.orchestrator.app.services import ScoreLabels
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages
 from services.orchestrator.core.execution import events

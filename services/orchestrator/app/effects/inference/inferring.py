@@ -9,16 +9,17 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
+from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, InvalidRequest, PaganticError, Unavailable
 from pagantic_common.domain.messages import ToolCall
-from pagantic_common.domain.text.calibration import LabelCalibration
+from pagantic_common.domain.text.calibration import LabelCalibration, probability_of
+from pagantic_common.domain.text.citations import ABSTENTION_JSON, AFFIRMATION_JSON
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.app.effects.guarding.answering import OutputGuards
-from services.orchestrator.app.effects.inference.weighing import weigh_abstention
-from services.orchestrator.app.effects.inference_events import end_of, inference_events
-from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.services import Generate, ScoreLabels, Validate
-from services.orchestrator.core.conversation.citations import CitedText
+from services.orchestrator.app.effects.scope import RunScope, end_of, inference_events
+from services.orchestrator.app.failures import failure_from
+from services.orchestrator.app.services import Generate, Score, ScoreLabels, Validate
+from services.orchestrator.core.conversation.grounding import CitedText
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import InferencePurpose
 from services.orchestrator.core.model.contract import OutputContract
@@ -33,8 +34,11 @@ from services.orchestrator.core.model.response import (
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.turn.answering import Infer, Inferred, may_correct_calls
 from services.orchestrator.core.turn.deciding import Decide, Decided
-from services.orchestrator.core.turn.run import Run
+from services.orchestrator.core.turn.run import Run, has_answer_phase
 from services.orchestrator.ports.services import QuestionScores
+
+# The two possible prefixes of an answer with citations, up to the first character that differs.
+_ABSTENTION_OR_CLAIMS = (ABSTENTION_JSON.removesuffix("}"), AFFIRMATION_JSON)
 
 
 async def infer(
@@ -71,7 +75,7 @@ async def infer(
             scope.cause = name
             break
     output = output or InferenceOutput("", FinishReason.ERROR)
-    not_in_sources, score_usage = await weigh_abstention(run, command, output, scope)
+    not_in_sources, score_usage = await _weigh_abstention(run, command, output, scope)
     charged = inference.charge(replace(output, not_in_sources=not_in_sources))
     return Inferred(charged, score_usage, answer.warnings, answer.wrong_calls)
 
@@ -275,3 +279,38 @@ def _reasons_of(enforcement: Enforcement) -> str:
     if not reasons and not enforcement.valid and enforcement.failure is not None:
         reasons = [enforcement.failure.message]
     return "; ".join(reasons)
+
+
+async def _weigh_abstention(
+    run: Run, command: Infer, output: InferenceOutput, scope: RunScope
+) -> tuple[float | None, TokenUsage]:
+    """Return the probability of an abstention in place of claims, and the usage.
+
+    The probability is None if it was not requested or if scoring failed, because a scoring error must not lose the
+    answer. A request that is stopped meanwhile keeps its streamed text, and its usage is charged.
+    """
+    if not _is_weighed(run, output):
+        return None, TokenUsage()
+    scope.inference.said = _as_streamed(output, command)
+    try:
+        scores = await scope.services.do(Score(run.request.hints, command, _ABSTENTION_OR_CLAIMS))
+    except PaganticError as error:
+        if failure_from(error).category is ErrorCategory.CANCELLATION:
+            raise
+        scope.inference.said = None
+        return None, TokenUsage()
+    scope.inference.said = None
+    return probability_of(scores.log_odds), scores.usage
+
+
+def _as_streamed(output: InferenceOutput, command: Infer) -> InferenceOutput:
+    if not command.is_streamed:
+        return replace(output, content="", reasoning="")
+    return replace(output, content=CitedText().feed(output.content))
+
+
+def _is_weighed(run: Run, output: InferenceOutput) -> bool:
+    policy = run.request.output.citations
+    if policy is None or not policy.may_abstain or not run.prepared.cited_chunks or output.tool_calls:
+        return False
+    return not (run.is_in_tool_phase and has_answer_phase(run))

@@ -10,8 +10,7 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.checking import check_texts
-from services.orchestrator.app.effects.inference_events import end_of, inference_events
-from services.orchestrator.app.effects.scope import RunScope
+from services.orchestrator.app.effects.scope import RunScope, end_of, inference_events
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.services import Draw, EnoughError
 from services.orchestrator.core.execution import events
@@ -21,9 +20,9 @@ from services.orchestrator.core.model.response import CandidateOutput, FinishRea
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.voting import canonical_json, is_decided
 from services.orchestrator.core.turn.answering import Enforce
+from services.orchestrator.core.turn.ending import is_cut, truncation_of
 from services.orchestrator.core.turn.replicas import Replica, documents_of
 from services.orchestrator.core.turn.run import Run
-from services.orchestrator.core.turn.truncation import is_cut, truncation_of
 from services.orchestrator.core.turn.voting import Sample, Sampled
 
 
