@@ -16,8 +16,9 @@ from services.orchestrator.convert.inference import finish_reason_to_proto
 from services.orchestrator.convert.plan import plan_to_proto, result_to_proto
 from services.orchestrator.convert.response import candidate_to_proto, tool_record_to_proto
 from services.orchestrator.core.conversation.prompt import Prepared
+from services.orchestrator.core.execution.progress import StepEnded
 from services.orchestrator.core.kernel.command import Answer
-from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
+from services.orchestrator.core.replaying.steps import Record, RecordedAnswer
 from services.orchestrator.core.turn.answering import Enforced, Inferred, ToolsRan
 from services.orchestrator.core.turn.deciding import Decided
 from services.orchestrator.core.turn.ending import Failed
@@ -48,12 +49,12 @@ def steps_to_proto(record: Record, page_token: str, page_bytes: int) -> pb.ListS
 
 
 def _all_steps(record: Record) -> Sequence[execution_pb2.ExecutionStep]:
-    answers = [_answer_to_proto(entry) for entry in record.answers]
-    steps = [
-        execution_pb2.ExecutionStep(name=PLAN_STEP + entry.result.name, step_result=result_to_proto(entry.result))
-        for entry in record.plan_steps
+    return [
+        execution_pb2.ExecutionStep(name=step.path, step_result=result_to_proto(step.result))
+        if isinstance(step, StepEnded)
+        else _answer_to_proto(step)
+        for step in record.steps
     ]
-    return [*answers, *steps]
 
 
 def _answer_to_proto(answer: RecordedAnswer) -> execution_pb2.ExecutionStep:

@@ -272,7 +272,8 @@ async def test_a_fork_of_a_plan_runs_a_step_and_what_depends_on_it_again(tmp_pat
         request = plan(*PLAN, keep_request=True)
         request.request_id = "first"
         await execute(stub, request)
-        assert sorted(names(await steps_of(stub))) == ["plan/alone", "plan/beside", "plan/say", "plan/time", "prepare"]
+        ended = [name for name in names(await steps_of(stub)) if name.count("/") < 2]
+        assert sorted(ended) == ["plan/alone", "plan/beside", "plan/say", "plan/time", "prepare"]
         assert (len(inference.commands), len(tools.calls)) == (3, 1)
         inference.outputs = [answer("other")]
         again = await replay(stub, from_step="plan/alone")
@@ -281,6 +282,76 @@ async def test_a_fork_of_a_plan_runs_a_step_and_what_depends_on_it_again(tmp_pat
         ]  # fmt: skip
         assert (len(inference.commands), len(tools.calls)) == (5, 1)
         assert again.token_usage.output_tokens == 6
+
+
+THINK = step("think", parameters={"prompt": "Think.", "tools": ["clock"]})
+THINK_AND_SAY = [THINK, step("say", parameters={"prompt": "Say."})]
+
+
+async def recorded_children(stub):
+    """Run a plan whose first step calls a tool, and return the names of its steps."""
+    request = plan(*THINK_AND_SAY, keep_request=True)
+    request.request_id = "first"
+    await execute(stub, request)
+    return names(await steps_of(stub))
+
+
+def thinking():
+    return ScriptedInference(answer("", calls=[CALL]), answer("thought"), answer("said"))
+
+
+async def test_a_replay_runs_a_step_of_a_plan_again_from_the_middle(tmp_path):
+    inference, tools = thinking(), ScriptedTools()
+    async with orchestrator(tmp_path, scripted_services(inference=inference, tools=tools)) as stub:
+        inside = [f"plan/think/{name}" for name in ("prepare", "infer-1", "tools-1", "infer-2")]
+        after = ["plan/think", "plan/say/prepare", "plan/say/infer-1", "plan/say"]
+        assert await recorded_children(stub) == ["prepare", *inside, *after]
+        made = {step.name: step for step in await steps_of(stub)}
+        assert [call.id for call in made["plan/think/tools-1"].tool_calls_made] == ["c1"]
+        inference.outputs = [answer("other"), answer("said otherwise")]
+        again = await replay(stub, from_step="plan/think/infer-2")
+        assert [result.output.content for result in again.step_results] == ["other", "said otherwise"]
+        assert (len(inference.commands), len(tools.calls)) == (5, 1)
+        events = await timeline(stub, "again")
+        recorded_steps = [event.step_recorded.name for event in events if event.action == "step.recorded"]
+        assert recorded_steps == ["prepare", *inside[:-1]]
+        changed = plan(step("think", parameters={"prompt": "Guess.", "tools": ["clock"]}), THINK_AND_SAY[1])
+        changed.request_id = "changed"
+        changed.replay.MergeFrom(execution_pb2.Replay(request_id="first", from_step="plan/think/infer-2"))
+        with pytest.raises(InvalidRequest, match="step 'plan/think' was changed"):
+            await execute(stub, changed)
+
+
+async def test_a_changed_result_is_read_by_the_child_whose_call_gave_it(tmp_path):
+    inference, tools = thinking(), ScriptedTools()
+    async with orchestrator(tmp_path, scripted_services(inference=inference, tools=tools)) as stub:
+        await recorded_children(stub)
+        inference.outputs = [answer("midnight"), answer("good night")]
+        changed = [execution_pb2.ChangedResult(tool_call_id="c1", result="00:00")]
+        await replay(stub, tool_results=changed)
+        assert [message.content for message in inference.commands[3].messages][-1] == "00:00"
+        assert (len(inference.commands), len(tools.calls)) == (5, 1)
+        for from_step in ("plan/say", "plan/say/infer-1"):
+            with pytest.raises(InvalidRequest, match="name that step"):
+                await replay(stub, "r", tool_results=changed, from_step=from_step)
+
+
+async def test_a_step_that_a_replay_runs_again_has_its_own_constraint_and_tools(tmp_path):
+    steps = [
+        step("time", "tool", parameters={"tool": "clock", "arguments": {}}),
+        step(
+            "pick", parameters={"prompt": "Pick."}, output=contract_pb2.OutputContract(schema_json='{"type":"object"}')
+        ),
+    ]
+    inference = ScriptedInference(answer("{}"))
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        request = plan(*steps, keep_request=True)
+        request.request_id = "first"
+        await execute(stub, request)
+        await replay(stub, from_step="plan/pick")
+        first, again = inference.commands
+        assert first.engine_text
+        assert (again.engine_text, again.tools) == (first.engine_text, ())
 
 
 async def test_a_changed_result_of_a_plans_tool_runs_its_step_again_from_the_record(tmp_path):
@@ -390,7 +461,7 @@ async def test_a_recorded_call_is_not_lost_when_its_replay_is_interrupted(tmp_pa
     left = await crash(tmp_path, scripted_services(inference=stuck, tools=tools), again, stuck.waiting)
     with closing(sqlite3.connect(left / "journal.sqlite3")) as db, db:
         for position, entry in db.execute("SELECT position, entry FROM entries WHERE request_id = 'again'").fetchall():
-            if json.loads(entry)[0] in ("CallEnded", "ToolsRan"):
+            if json.loads(entry)[0] in ("CallEnded.2", "ToolsRan"):
                 db.execute("DELETE FROM entries WHERE request_id = 'again' AND position = ?", (position,))
     async with orchestrator(left, scripted_services(inference=ScriptedInference(answer("Noon.")), tools=tools)) as stub:
         response = await execute(stub, again)

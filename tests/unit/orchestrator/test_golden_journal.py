@@ -5,9 +5,9 @@ import json
 import pytest
 
 from pagantic_common.domain.errors import ErrorCode, failure_of
-from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json
+from services.orchestrator.adapters.journal.writes import KINDS, entry_from_json, entry_to_json, upcast
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, ChildAnswer, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
@@ -48,8 +48,8 @@ def executions():
             Sampled(tuple(Replica(index, VALID) for index in range(3)), USAGE, 7, "m"),
         ],
         "plan": [
-            *(Admitted(request(Mode.PLAN)), Planned(PLAN, USAGE), Prepared(), NestedInput("a", 1, Prepared())),
-            *(NestedInput("a", 1, said("x")), StepEnded(RESULTS[0], VALID), PlanRan(RESULTS, (RECORD,), VALID)),
+            *(Admitted(request(Mode.PLAN)), Planned(PLAN, USAGE), Prepared(), ChildAnswer("plan/a", 1, Prepared())),
+            *(ChildAnswer("plan/a", 1, said("x")), StepEnded(RESULTS[0], VALID), PlanRan(RESULTS, (RECORD,), VALID)),
         ],
         "failed": [
             Admitted(request(Mode.CHAT)),
@@ -66,10 +66,20 @@ def test_there_is_a_journal_of_a_release():
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_every_entry_is_read_with_all_that_was_stored(path):
     golden = json.loads(path.read_text(encoding="ascii"))
-    assert golden["entries"].keys() <= KINDS.keys()
-    for stored in (one for examples in golden["entries"].values() for one in examples):
-        again = json.loads(entry_to_json(entry_from_json(json.dumps(stored).encode())))
+    assert golden["entries"]
+    for document in (one for examples in golden["entries"].values() for one in examples):
+        again = json.loads(entry_to_json(entry_from_json(json.dumps(document).encode())))
+        stored = upcast(document)
+        assert stored[0] in KINDS
         assert is_within(stored, again), stored
+
+
+def test_an_entry_with_the_name_of_a_step_has_the_path_of_the_step():
+    assert upcast(["CallBegan", {"call_id": "c", "step": "a"}]) == ["CallBegan.2", {"call_id": "c", "path": "plan/a"}]
+    assert upcast(["CallEnded", {"step": ""}]) == ["CallEnded.2", {"path": ""}]
+    assert upcast(["Prepared", {}, "a", 2]) == ["Prepared", {}, "plan/a", 2]
+    for document in (["CallBegan.2", {"path": "plan/a"}], ["Prepared", {}, "plan/a", 2], ["Prepared", {}]):
+        assert upcast(list(document)) == document
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ from services.orchestrator.core.execution.progress import (
     CallBegan,
     CallEnded,
     CallGivenUp,
-    NestedInput,
+    ChildAnswer,
     Progress,
     StepEnded,
     failed_with,
@@ -135,7 +135,7 @@ def test_any_order_of_events_stays_in_the_table_and_ends_and_its_journal_gives_t
                 CallBegan("c1", "clock"),
                 CallEnded(RECORD),
                 StepEnded(data.draw(RESULTS), VALID),
-                NestedInput("a", data.draw(st.integers(1, 3)), answer_to(outstanding, data.draw)),
+                ChildAnswer("plan/a", data.draw(st.integers(1, 3)), answer_to(outstanding, data.draw)),
             ]
             entries.append(data.draw(st.sampled_from(inside)))
         entries.append(answer_to(outstanding, data.draw))
@@ -218,11 +218,11 @@ def test_a_call_that_may_have_run_is_lost_unless_its_tool_is_idempotent():
 
 def test_the_machine_of_a_step_goes_on_with_its_last_run_and_the_calls_since():
     first, second, call = (
-        NestedInput("s", 1, Prepared()),
-        NestedInput("s", 2, Prepared()),
+        ChildAnswer("s", 1, Prepared()),
+        ChildAnswer("s", 2, Prepared()),
         CallBegan("c1", "clock", "s"),
     )
-    progress = Progress([first, NestedInput("t", 1, Prepared()), second, NestedInput("s", 2, said()), call])
+    progress = Progress([first, ChildAnswer("t", 1, Prepared()), second, ChildAnswer("s", 2, said()), call])
     assert progress.run_of("s") == (2, (Prepared(), said()))
     assert progress.run_of("none") == (0, ())
     assert progress.calls_of("s").calls == (call,)
@@ -241,10 +241,10 @@ def test_a_failure_has_what_ended_inside_the_command_and_what_that_cost():
     outcome = machine.start(request(Mode.PLAN, plan=PLAN))
     outcome = machine.step(outcome.run, Prepared())
     progress = Progress()
-    progress.add(NestedInput("a", 1, Inferred(InferenceOutput("x", FinishReason.STOP, usage=USAGE))))
-    progress.inference("a").said = InferenceOutput("y", FinishReason.ERROR, usage=USAGE)
-    progress.add(CallBegan("c1", "pay", "a"))
-    progress.add(CallGivenUp(RECORD, "a"))
+    progress.add(ChildAnswer("plan/a", 1, Inferred(InferenceOutput("x", FinishReason.STOP, usage=USAGE))))
+    progress.inference("plan/a").said = InferenceOutput("y", FinishReason.ERROR, usage=USAGE)
+    progress.add(CallBegan("c1", "pay", "plan/a"))
+    progress.add(CallGivenUp(RECORD, "plan/a"))
     failed = failed_with(outcome.run, progress, FAILED.failure)
     assert failed.records == (RECORD,)
     assert failed.usage == USAGE + USAGE

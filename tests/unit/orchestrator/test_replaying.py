@@ -10,14 +10,14 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.execution.progress import CallEnded, NestedInput, StepEnded
+from services.orchestrator.core.execution.progress import CallEnded, ChildAnswer, StepEnded
 from services.orchestrator.core.execution.replay import Admitted
 from services.orchestrator.core.model.contract import ReplayPolicy
-from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult
+from services.orchestrator.core.model.plan import PLAN_PATH, Plan, PlanPolicy, Step, StepResult
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
-from services.orchestrator.core.replaying.steps import PLAN_STEP, read_record
+from services.orchestrator.core.replaying.steps import read_record
 from services.orchestrator.core.replaying.taking import take
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import RunTools
@@ -61,16 +61,16 @@ def test_a_replay_without_changes_comes_to_each_step_as_the_execution_did(data):
         outcome = machine.start(again, BOUNDS)
         transitions = [*outcome.transitions]
         for step_name in record.step_names[:position]:
-            assert taken.step_at(outcome.run.position) == step_name
-            answer = taken.answers[outcome.run.position].gave
+            assert taken.step_at("", outcome.run.position) == step_name
+            answer = taken.answers[""][outcome.run.position].gave
             assert answer.total_usage == TokenUsage()
             given_at_once = not isinstance(outcome.command, Prepare | RunTools | RunPlan)
             expected = answer if given_at_once else None
-            assert taken.answer_at(outcome.run.position, outcome.command) == expected
+            assert taken.answer_at("", outcome.run.position, outcome.command) == expected
             outcome = machine.step(outcome.run, answer)
             transitions += outcome.transitions
-        assert taken.step_at(outcome.run.position) == ""
-        assert taken.answer_at(outcome.run.position, outcome.command) is None
+        assert taken.step_at("", outcome.run.position) == ""
+        assert taken.answer_at("", outcome.run.position, outcome.command) is None
         assert type(outcome.command) is type(outcomes[position].command)
         assert transitions == [one for each in outcomes[: position + 1] for one in each.transitions]
 
@@ -90,7 +90,7 @@ def test_of_a_plan_nothing_is_taken_that_depends_on_a_step_that_runs_again(first
         Step(step.name, step.kind, {"prompt": "Other."}, depends_on=step.depends_on) if step.name == changed else step
         for step in PLAN.steps
     )
-    taken = take(request(Mode.PLAN, plan=Plan(steps)), ReplayPolicy("r", PLAN_STEP + first), record, BOUNDS)
+    taken = take(request(Mode.PLAN, plan=Plan(steps)), ReplayPolicy("r", PLAN_PATH + first), record, BOUNDS)
     below = {"a": "abcde", "b": "bd", "c": "cde", "d": "d", "e": "e", "": ""}
     expected = set("abcde") - set(below[first]) - set(below[changed])
     assert {one.result.name for one in taken.steps} == expected
@@ -102,24 +102,25 @@ def test_the_seeds_are_those_of_the_last_run_of_each_machine():
         answer = said("x")
         return replace(answer, output=replace(answer.output, seed=seed))
 
-    nested = [NestedInput("a", 1, inferred(1)), NestedInput("a", 2, Prepared()), NestedInput("a", 2, inferred(2))]
+    answers = [InputChecked(), Prepared(), inferred(2)]
+    inside = [ChildAnswer("plan/a", 1, inferred(1)), *(ChildAnswer("plan/a", 2, answer) for answer in answers)]
     record = read_record(
-        [Admitted(request(Mode.PLAN, plan=PLAN, is_guarded=True)), InputChecked(), Prepared(), *nested]
+        [Admitted(request(Mode.PLAN, plan=PLAN, is_guarded=True)), InputChecked(), Prepared(), *inside]
     )
-    assert record.seeds == {"": (None,), "a": (None, 2)}
+    assert record.seeds == {"": (None,), "plan/a": (None, 2)}
 
 
 def call(arguments, call_id="new"):
     return ToolCall(call_id, "clock", arguments)
 
 
-def recorded(call_id, arguments, step=""):
-    return CallEnded(ToolCallRecord(call_id, "clock", arguments, call_id, False, None, 0.0), step)
+def recorded(call_id, arguments, path=""):
+    return CallEnded(ToolCallRecord(call_id, "clock", arguments, call_id, False, None, 0.0), path)
 
 
 def test_a_call_has_the_result_of_an_equal_one_and_each_result_is_given_once():
     taken = RecordedAnswers(
-        (), calls=(recorded("1", '{"a": 1, "b": 2}'), recorded("2", '{"b":2,"a":1}', "s"), recorded("3", "{}"))
+        {}, calls=(recorded("1", '{"a": 1, "b": 2}'), recorded("2", '{"b":2,"a":1}', "s"), recorded("3", "{}"))
     )
     given = set()
     for _ in range(2):
@@ -132,7 +133,7 @@ def test_a_call_has_the_result_of_an_equal_one_and_each_result_is_given_once():
     assert taken.find_call(call('{"a": 1}', "1"), "", set()) is None
     assert taken.find_call(call("no JSON"), "", set()) is None
     assert taken.find_call(call('{"a": true, "b": 2}'), "", set()) is None
-    kept = replace(taken, kept_ids=frozenset({"3"}))
+    kept = replace(taken, kept=frozenset({("", "3")}))
     assert kept.find_call(call('{"approved": "otherwise"}', "3"), "", set()).id == "3"
     assert kept.find_call(call("{}"), "", set()) is None
     assert taken.find_call(ToolCall("3", "pay", "{}"), "", set()) is None

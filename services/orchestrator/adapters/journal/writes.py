@@ -40,9 +40,10 @@ from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, StepEnded
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, ChildAnswer, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
+from services.orchestrator.core.model.plan import path_of_step
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
@@ -51,8 +52,8 @@ from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Wri
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
     {
         "Admitted": Admitted,
-        "CallBegan": CallBegan,
-        "CallEnded": CallEnded,
+        "CallBegan.2": CallBegan,
+        "CallEnded.2": CallEnded,
         "StepEnded": StepEnded,
         **{command.answer.kind: command.answer for command in EFFECTS},
         Failed.kind: Failed,
@@ -71,15 +72,15 @@ class UnreadableEntryError(ValueError):
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry. An input of a step's machine includes the name of the step and the number of its run.
+    """Encode an entry. An answer that a child received includes its path and the number of its run.
 
     Messages of the stored conversation are replaced by their positions, because otherwise each turn would store the
     whole conversation again.
     """
     if isinstance(entry, Prepared):
         entry = replace(entry, history=entry.history[: len(entry.history) - len(referred_positions(entry))])
-    if isinstance(entry, NestedInput):
-        document: list[Any] = [_NAMES[type(entry.happened)], entry.happened, entry.step, entry.number]
+    if isinstance(entry, ChildAnswer):
+        document: list[Any] = [_NAMES[type(entry.answer)], entry.answer, entry.path, entry.number]
     else:
         document = [_NAMES[type(entry)], entry]
     return to_json(document, inf_nan_mode="constants")
@@ -99,17 +100,28 @@ def with_history(entry: Entry, referred: Sequence[Message]) -> Entry:
     return entry
 
 
+def upcast(document: list[Any]) -> list[Any]:
+    """Return the document of an entry in today's form. Earlier versions had the name of a step in place of a path."""
+    kind, value, *child = document
+    if kind in ("CallBegan", "CallEnded"):
+        step = value.pop("step", "")
+        kind, value["path"] = f"{kind}.2", path_of_step(step) if step else ""
+    if child and "/" not in child[0]:
+        child[0] = path_of_step(child[0])
+    return [kind, value, *child]
+
+
 def entry_from_json(document: bytes) -> Entry:
     """Decode an entry. Raises UnreadableEntryError if this version cannot read it."""
     try:
-        kind, value, *inside = from_json(document)
+        kind, value, *child = upcast(from_json(document))
         entry: Any = _ADAPTERS[kind].validate_python(value)
-        if inside:
-            entry = NestedInput(str(inside[0]), int(inside[1]), entry)
+        if child:
+            entry = ChildAnswer(str(child[0]), int(child[1]), entry)
     except ValidationError as error:  # pydantic's message contains the values, which may be private
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise UnreadableEntryError("an entry cannot be read: this version does not have its kind") from None
     typed_entry: Entry = entry
     return typed_entry

@@ -45,7 +45,7 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
     check_configuration(request)
     if request.rules:
         await scope.services.do(CompileRules(request))
-    if scope.taken is not None and (recorded := scope.taken.prepared) is not None:
+    if scope.taken is not None and (recorded := scope.taken.prepared(scope.path)) is not None:
         if not scope.taken.has_other_prompt:
             return recorded
         return replace(recorded, system_prompt=await _system_prompt(request, scope))

@@ -41,22 +41,22 @@ Effect = Callable[[Run, Any, "RunScope"], Awaitable[Answer]]
 
 @dataclass(slots=True)
 class RunScope:
-    """The scope of an execution's machine, or of the machine of a plan's infer step.
+    """The scope of an execution's machine, or of a child.
 
     Attributes:
         effects: The effect of each command.
         tool_slots: Limits the concurrent tool calls of the execution.
         deadline: Returns the deadline of a command that starts now, which changes as callers come and go.
-        step: The plan step of the machine; empty for the execution's own machine.
-        first_attempt: The number of the machine's first attempt within its step, from 1; 0 for the execution's own
+        path: The path of the machine; empty for the execution's own machine.
+        first_attempt: The number of the machine's first attempt within its child, from 1; 0 for the execution's own
             machine.
         cause: The cause of the next event: "request", an inference, a tool call or a step.
-        progress_begins: Number of inner progress entries of the plan when the machine started; 0 for an interrupted
-            machine, which continues from its own entries.
+        progress_begins: Number of the execution's inner progress entries when the machine started; 0 for an
+            interrupted machine, which continues from its own entries.
         taken: The results that a replay copies from a recorded execution; None unless the execution is a replay.
         given_calls: The ids of the recorded calls whose results this replay has already used.
-        surroundings: Returns the provenance of the texts that a plan's step uses; None for the execution's own
-            machine, which has all texts itself.
+        surroundings: Returns the provenance of the texts that a child uses; None for the execution's own machine,
+            which has all texts itself.
     """
 
     services: Services
@@ -66,7 +66,7 @@ class RunScope:
     effects: Mapping[type[AnsweredCommand], Effect]
     tool_slots: asyncio.Semaphore
     deadline: Callable[[], Deadline] = Deadline
-    step: str = ""
+    path: str = ""
     first_attempt: int = 0
     cause: str = "request"
     progress_begins: int = 0
@@ -75,15 +75,20 @@ class RunScope:
     surroundings: Callable[[], Provenance] | None = None
     _inference_count: int = 0
 
-    def for_step(
-        self, step: str, surroundings: Callable[[], Provenance], first_attempt: int = 1, progress_begins: int = 0
+    def for_child(
+        self,
+        path: str,
+        cause: str,
+        surroundings: Callable[[], Provenance],
+        first_attempt: int = 1,
+        progress_begins: int = 0,
     ) -> RunScope:
-        """Return the scope for the machine of a step."""
+        """Return the scope for the machine of a child."""
         return replace(
             self,
             deadline=Deadline,
-            step=step,
-            cause=step,
+            path=path,
+            cause=cause,
             first_attempt=first_attempt,
             progress_begins=progress_begins,
             surroundings=surroundings,
@@ -91,24 +96,24 @@ class RunScope:
         )
 
     def attempt_of(self, run: Run) -> int:
-        """Return the attempt number of a run within its step, or 0 if the attempt number of the execution applies."""
-        if not self.step:
+        """Return the attempt number of a run within its child, or 0 if the attempt number of the execution applies."""
+        if not self.path:
             return 0
         return self.first_attempt + run.attempt - 1
 
     @property
     def calls(self) -> CallProgress:
         """The tool calls of the outstanding command."""
-        return self.recorder.progress.calls_of(self.step, self.progress_begins)
+        return self.recorder.progress.calls_of(self.path, self.progress_begins)
 
     @property
     def inference(self) -> InferenceProgress:
         """The inference progress of this machine."""
-        return self.recorder.progress.inference(self.step)
+        return self.recorder.progress.inference(self.path)
 
     def recorded_call(self, call: ToolCall) -> ToolCallRecord | None:
         """Return the recorded result of a call in a replay, or None if the call must be made."""
-        return None if self.taken is None else self.taken.find_call(call, self.step, self.given_calls)
+        return None if self.taken is None else self.taken.find_call(call, self.path, self.given_calls)
 
     def next_inference(self) -> str:
         """Return a new name for an inference."""
@@ -140,7 +145,7 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
             try:
                 happened = await effect(run, command, scope)
             except PaganticError as error:
-                happened = failed_with(run, scope.recorder.progress, failure_from(error), scope.step)
+                happened = failed_with(run, scope.recorder.progress, failure_from(error), scope.path)
         outcome = machine.step(run, happened)
         await record(outcome, happened)
     return outcome
@@ -149,14 +154,17 @@ async def drive(outcome: Outcome, scope: RunScope, record: Record, states: State
 async def _answer_or_carry_out(
     effect: Effect, taken: RecordedAnswers, run: Run, command: Command, scope: RunScope
 ) -> Answer:
-    """Return the recorded answer to a command, or carry out the command with the recorded seed."""
-    if not scope.step and not isinstance(command, CheckInput):
-        if name := taken.step_at(run.position):
+    """Return the recorded answer to a command, or carry out the command with the recorded seed.
+
+    Further attempts of a child reuse no answers.
+    """
+    if scope.first_attempt <= 1 and not isinstance(command, CheckInput):
+        if name := taken.step_at(scope.path, run.position):
             await scope.recorder.emit(events.StepRecorded(name), caused_by=scope.cause)
-        if (answer := taken.answer_at(run.position, command)) is not None:
+        if (answer := taken.answer_at(scope.path, run.position, command)) is not None:
             return answer
     if isinstance(command, Infer | Sample) and command.seed is None:
-        command = replace(command, seed=taken.seed_at(scope.step, run.position))
+        command = replace(command, seed=taken.seed_at(scope.path, run.position))
     return await effect(run, command, scope)
 
 

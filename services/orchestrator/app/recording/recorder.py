@@ -18,7 +18,7 @@ from pagantic_common.telemetry.names import ORCHESTRATOR_COST, ORCHESTRATOR_EXEC
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.observing import variant_labels
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
-from services.orchestrator.core.execution.progress import CallBegan, CallEnded, NestedInput, Progress, StepEnded
+from services.orchestrator.core.execution.progress import CallBegan, CallEnded, ChildAnswer, Progress, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
@@ -305,7 +305,7 @@ class Recorder:
         match entry:
             case Admitted():
                 return
-            case CallBegan() | CallEnded() | StepEnded() | NestedInput():
+            case CallBegan() | CallEnded() | StepEnded() | ChildAnswer():
                 self.progress.add(entry)
             case _:
                 self.progress.answer(entry)

@@ -1,6 +1,10 @@
-"""Tracks the progress of a run's outstanding command.
+"""Tracks the progress of a run's outstanding command, and of the children that carry it out.
 
-Theory of operation. Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept outside
+Theory of operation. A machine may start machines: its children. A path names each of them: "" is the machine of the
+execution, and "plan/answer" the child that runs the step `answer` of its plan. Everything that a child receives or
+calls is stored with its path, in the journal of the execution.
+
+Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept outside
 the machine. The recorder adds them when it stores them, and `replay` adds them when it reads them, so the account is
 the same after a crash, a cancellation and a timeout. The answer to the command clears the account, because the machine
 has all results from then on.
@@ -16,7 +20,7 @@ from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.kernel.command import Answer
-from services.orchestrator.core.model.plan import StepResult
+from services.orchestrator.core.model.plan import StepResult, path_of_step
 from services.orchestrator.core.model.response import (
     FinishReason,
     InferenceDelta,
@@ -30,14 +34,11 @@ from services.orchestrator.core.turn.run import Run
 
 @dataclass(frozen=True, slots=True)
 class CallBegan:
-    """The start of a tool call, recorded before the call runs.
-
-    `step` is the step of the plan that makes the call, or an empty string for a call of the model's turn.
-    """
+    """The start of a tool call, recorded before the call runs. `path` is the machine that makes the call."""
 
     call_id: str
     tool: str
-    step: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class CallEnded:
     """The end of a tool call, with the call's record."""
 
     record: ToolCallRecord
-    step: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class CallGivenUp:
     """
 
     record: ToolCallRecord
-    step: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,22 @@ class StepEnded:
     result: StepResult
     enforcement: Enforcement | None = None
 
+    @property
+    def path(self) -> str:
+        """The path of the step."""
+        return path_of_step(self.result.name)
+
 
 @dataclass(frozen=True, slots=True)
-class NestedInput:
-    """An input of the machine of a plan's infer step. `number` is the number of the machine's run, from 1."""
+class ChildAnswer:
+    """An answer that the machine of a child received. `number` is the number of the machine's run, from 1."""
 
-    step: str
+    path: str
     number: int
-    happened: Answer
+    answer: Answer
 
 
-StoredProgress = CallBegan | CallEnded | StepEnded | NestedInput
+StoredProgress = CallBegan | CallEnded | StepEnded | ChildAnswer
 Inner = StoredProgress | CallGivenUp
 
 
@@ -155,7 +161,7 @@ class Progress:
         inner: The work that began or ended, in order.
         replicas: The replicas of a vote that ended, by index.
         vote_usage: The usage of the vote's prompt and candidates.
-        inferences: The inference of each machine, by the step of a plan, or "" for the machine of the execution.
+        inferences: The inference of each machine, by its path.
     """
 
     inner: list[Inner] = field(default_factory=list)
@@ -166,8 +172,8 @@ class Progress:
     def add(self, entry: Inner) -> None:
         """Append an entry."""
         self.inner.append(entry)
-        if isinstance(entry, NestedInput):
-            self._end_inference(entry.step, entry.happened)
+        if isinstance(entry, ChildAnswer):
+            self._end_inference(entry.path, entry.answer)
 
     def answer(self, happened: Answer) -> None:
         """Reset the progress after the answer to a command.
@@ -177,19 +183,19 @@ class Progress:
         self.inner.clear()
         self.replicas.clear()
         self.vote_usage = TokenUsage()
-        self.inferences = {step: inference for step, inference in self.inferences.items() if not step}
+        self.inferences = {path: inference for path, inference in self.inferences.items() if not path}
         self._end_inference("", happened)
 
-    def _end_inference(self, step: str, happened: Answer) -> None:
-        inference = self.inferences.pop(step, None)
+    def _end_inference(self, path: str, happened: Answer) -> None:
+        inference = self.inferences.pop(path, None)
         if inference is None or isinstance(happened, Failed):  # A failure already contains this usage.
             return
         if inference.usage != TokenUsage():
-            self.inferences[step] = InferenceProgress(lost=inference.usage)
+            self.inferences[path] = InferenceProgress(lost=inference.usage)
 
-    def inference(self, step: str) -> InferenceProgress:
-        """Return the inference of a step's machine, or a new inference if the machine has no inference."""
-        return self.inferences.setdefault(step, InferenceProgress())
+    def inference(self, path: str) -> InferenceProgress:
+        """Return the inference of a machine, or a new inference if the machine has no inference."""
+        return self.inferences.setdefault(path, InferenceProgress())
 
     @property
     def began(self) -> tuple[CallBegan, ...]:
@@ -211,45 +217,45 @@ class Progress:
         """The replicas of a vote that ended, in the order of their indexes."""
         return tuple(self.replicas[index] for index in sorted(self.replicas))
 
-    def run_of(self, step: str) -> tuple[int, tuple[Answer, ...]]:
-        """Return the number of the last run of an infer step's machine, and the answers that it received.
+    def run_of(self, path: str) -> tuple[int, tuple[Answer, ...]]:
+        """Return the number of the last run of a child's machine, and the answers that it received.
 
         The number is 0 if the machine has not run.
         """
-        nested = list(self._nested(step))
-        number = max((entry.number for entry in nested), default=0)
-        return number, tuple(entry.happened for entry in nested if entry.number == number)
+        answers = list(self._answers_of(path))
+        number = max((entry.number for entry in answers), default=0)
+        return number, tuple(entry.answer for entry in answers if entry.number == number)
 
-    def has_called(self, step: str) -> bool:
-        """Return whether a step of a plan has begun a tool call that may have run."""
+    def has_called(self, path: str) -> bool:
+        """Return whether a child has begun a tool call that may have run."""
         unknown = {record.id for record in self.records if record.is_unknown_tool}
-        return any(call.step == step and call.call_id not in unknown for call in self.began)
+        return any(call.path == path and call.call_id not in unknown for call in self.began)
 
-    def calls_of(self, step: str, since: int = 0) -> CallProgress:
+    def calls_of(self, path: str, since: int = 0) -> CallProgress:
         """Return the calls of one machine since its last input, ignoring the first `since` entries."""
         own: list[CallBegan | CallEnded] = []
         for entry in self.inner[since:]:
-            if isinstance(entry, NestedInput) and entry.step == step:
+            if isinstance(entry, ChildAnswer) and entry.path == path:
                 own.clear()
-            if isinstance(entry, CallBegan | CallEnded) and entry.step == step:
+            if isinstance(entry, CallBegan | CallEnded) and entry.path == path:
                 own.append(entry)
         return CallProgress(tuple(own))
 
-    def usage_of_step(self, step: str) -> TokenUsage:
-        """Return the usage of a plan's step over all its runs."""
-        inside = sum((entry.happened.total_usage for entry in self._nested(step)), TokenUsage())
-        inference = self.inferences.get(step, InferenceProgress())
+    def usage_of_child(self, path: str) -> TokenUsage:
+        """Return the usage of a child over all its runs."""
+        inside = sum((entry.answer.total_usage for entry in self._answers_of(path)), TokenUsage())
+        inference = self.inferences.get(path, InferenceProgress())
         return inside + inference.usage
 
     def unended_usage(self) -> TokenUsage:
-        """Return the usage of the unfinished steps of a plan."""
-        ended = {entry.result.name for entry in self.steps}
-        begun = {entry.step for entry in self.inner if isinstance(entry, NestedInput)}
-        begun.update(step for step in self.inferences if step)
-        return sum((self.usage_of_step(step) for step in sorted(begun - ended)), TokenUsage())
+        """Return the usage of the unfinished children."""
+        ended = {entry.path for entry in self.steps}
+        begun = {entry.path for entry in self.inner if isinstance(entry, ChildAnswer)}
+        begun.update(path for path in self.inferences if path)
+        return sum((self.usage_of_child(path) for path in sorted(begun - ended)), TokenUsage())
 
-    def _nested(self, step: str) -> Iterator[NestedInput]:
-        return (entry for entry in self.inner if isinstance(entry, NestedInput) and entry.step == step)
+    def _answers_of(self, path: str) -> Iterator[ChildAnswer]:
+        return (entry for entry in self.inner if isinstance(entry, ChildAnswer) and entry.path == path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +294,10 @@ def lost_call_message(tool: str) -> str:
     return f"the call of {tool!r} may have run before the orchestrator was interrupted; it is not run again"
 
 
-def failed_with(run: Run, progress: Progress, failure: Failure, step: str = "") -> Failed:
+def failed_with(run: Run, progress: Progress, failure: Failure, path: str = "") -> Failed:
     """Return the failure of a machine's outstanding command with its partial results and their usage."""
-    output = _stopped(progress.inference(step))
-    if step:  # The execution has the calls of its steps.
+    output = _stopped(progress.inference(path))
+    if path:  # The execution has the calls of its children.
         return Failed(failure, output=output)
     usage = progress.unended_usage()
     replicas: tuple[Replica, ...] = ()

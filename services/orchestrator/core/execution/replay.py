@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from services.orchestrator.core.execution.progress import (
     CallBegan,
     CallEnded,
-    NestedInput,
+    ChildAnswer,
     Progress,
     StepEnded,
     StoredProgress,
@@ -84,7 +84,7 @@ def replay(entries: Sequence[Entry]) -> Replay:
         match entry:
             case Admitted():
                 raise ValueError("an execution is admitted once")
-            case CallBegan() | CallEnded() | StepEnded() | NestedInput():
+            case CallBegan() | CallEnded() | StepEnded() | ChildAnswer():
                 progress.add(entry)
             case _:
                 outcome = machine.step(outcome.run, entry)

@@ -26,7 +26,13 @@ MAX_PARALLEL = 8  # steps of a plan that run at the same time; each may run an i
 MAX_PARALLEL_CALLS = 16  # tool calls of an execution that run at the same time; they mostly wait for other systems
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
-STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs, which limits their form.
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs and paths, which limits their form.
+PLAN_PATH = "plan/"
+
+
+def path_of_step(name: str) -> str:
+    """Return the path of the child of an execution that runs a step of its plan."""
+    return PLAN_PATH + name
 
 
 class StepKind(StrEnum):

@@ -1,4 +1,4 @@
-"""Converts the input of a step to messages for a model, or to text for other kinds of steps."""
+"""Converts the input of a step to the request of a child, or to text for other kinds of steps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from pagantic_common.domain.chunks import lay_out
-from pagantic_common.domain.messages import Message, Role
+from pagantic_common.domain.messages import Message, Role, ToolChoice, ToolChoiceMode
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.domain.text.quoting import fenced
 from services.orchestrator.core.conversation.prompt import last_user_text
-from services.orchestrator.core.model.plan import CallResult, Step, Value, ValueKind
-from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.model.plan import CallResult, Plan, Step, Value, ValueKind, retry_of
+from services.orchestrator.core.model.request import Mode, Request
+
+_HINTS = ("max_tokens", "temperature", "top_p", "seed", "model")  # parameters of an infer step that are hints
 
 
 def text_of(value: Value) -> str:
@@ -118,3 +120,45 @@ def arguments_of(step: Step, value: Value) -> str | None:
 def result_value(call_id: str, name: str, content: str) -> Value:
     """Return a tool's result as a value."""
     return Value(ValueKind.TOOL_RESULTS, results=(CallResult(call_id, name, content),))
+
+
+def request_of_step(step: Step, plan: Plan, request: Request, inputs: Mapping[str, Value]) -> Request:
+    """Return the request that the child of a step answers.
+
+    `request` is the request of the plan with the results of PREPARE, and `inputs` are the outputs of other steps.
+    """
+    parameters = step.parameters
+    tools = tuple(parameters.get("tools", ()))
+    choice = ToolChoice(mode=ToolChoiceMode.NONE)
+    if tools:
+        choice = _tool_choice(str(parameters.get("tool_choice", "auto")))
+    mode = Mode.CHAT
+    if step.output.schema_json:
+        mode = Mode.STRUCTURED
+    step_request = Request(
+        request_id=request.request_id,
+        trace_id=request.trace_id,
+        mode=mode,
+        messages=messages_of(step, request, inputs),
+        prompt=request.prompt,
+        hints=replace(
+            request.hints, **{name: parameters[name] for name in _HINTS if name in parameters}, tool_choice=choice
+        ),
+        output=step.output,
+        tools=tools,
+        retry=retry_of(step, request.retry),
+        tenant=request.tenant,
+        subject=request.subject,
+        tool_policy=request.tool_policy,
+        is_guarded=request.is_guarded,
+    )
+    if step.name == plan.steps[-1].name:
+        return replace(step_request, rules=request.rules, semantic_intent=request.semantic_intent)
+    return step_request
+
+
+def _tool_choice(name: str) -> ToolChoice:
+    """Return the tool choice in a step's parameter, which is either a mode or the name of a tool."""
+    if name in tuple(ToolChoiceMode):
+        return ToolChoice(mode=ToolChoiceMode(name))
+    return ToolChoice(tool_name=name)

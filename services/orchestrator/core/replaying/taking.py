@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from types import MappingProxyType
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.usage import TokenUsage
+from services.orchestrator.core.conversation.prompt import with_prepared
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.kernel.command import AnsweredCommand
 from services.orchestrator.core.model.contract import ChangedResult, ReplayPolicy, ReplayTools
-from services.orchestrator.core.model.plan import Plan, PlanPolicy, dependencies_of
+from services.orchestrator.core.model.plan import PLAN_PATH, Plan, PlanPolicy, dependencies_of, path_of_step
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.plans.schedule import PlanSchedule
+from services.orchestrator.core.plans.step_input import request_of_step
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
-from services.orchestrator.core.replaying.steps import PLAN_STEP, Record, RecordedAnswer
+from services.orchestrator.core.replaying.steps import Answers, Record, RecordedAnswer
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import ToolsRan
 from services.orchestrator.core.turn.preparing import PREPARE
+from services.orchestrator.core.turn.run import Outcome, Run
 
 _FREE = TokenUsage()
 MAX_NAMED_STEPS = 40  # A message that lists all steps could be too long.
@@ -45,15 +50,19 @@ def take(request: Request, policy: ReplayPolicy, record: Record, bounds: PlanPol
     owners = _owners_of(policy.results, record)
     first = policy.from_step or next((name for name in record.step_names if name in owners.values()), "")
     _check_step(first, record)
-    answers = _answers_before(first, record)
-    _check_prepared(request, before, takes_prepared=any(entry.name == PREPARE for entry in answers))
-    steps = _steps_beside(first, _plan_after(request, answers, bounds), record)
+    answers = {"": _answers_before(first, record)}
+    _check_prepared(request, before, takes_prepared=any(entry.name == PREPARE for entry in answers[""]))
+    run = _run_after(machine.start(replace(request, is_guarded=False), bounds), answers[""])
+    steps = _steps_beside(first, run.plan, record)
+    if child := _child_before(first, run, steps, record):
+        answers |= child
     _check_owners(owners, answers, steps)
+    kept = _kept(answers)
     return RecordedAnswers(
-        answers=tuple(replace(entry, gave=entry.gave.as_recorded()) for entry in answers),
+        answers={path: tuple(map(_without_usage, entries)) for path, entries in answers.items()},
         steps=tuple(step_without_usage(entry) for entry in steps),
-        calls=_calls_of(policy, record, _kept_ids(answers), {entry.result.name for entry in steps}),
-        kept_ids=_kept_ids(answers),
+        calls=_calls_of(policy, record, kept, {entry.path for entry in steps}),
+        kept=kept,
         seeds=record.seeds,
         makes_changes=policy.tools is ReplayTools.LIVE,
         has_other_prompt=request.prompt != before.prompt,
@@ -68,9 +77,9 @@ def _check_step(name: str, record: Record) -> None:
 
 def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, str]:
     """Return the step of each call that has a changed result, by the ID of the call."""
-    made = {entry.record.id: PLAN_STEP + entry.step for entry in record.calls if entry.step}
-    for answer in record.answers:
-        if isinstance(answer.gave, ToolsRan):
+    made = {entry.record.id: entry.path for entry in record.calls if entry.path}
+    for answer in record.steps:
+        if isinstance(answer, RecordedAnswer) and isinstance(answer.gave, ToolsRan):
             made |= {call.id: answer.name for call in answer.gave.records}
     for result in results:
         if result.call_id not in made:
@@ -81,14 +90,15 @@ def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, st
     return {result.call_id: made[result.call_id] for result in results}
 
 
-def _check_owners(owners: Mapping[str, str], answers: Sequence[RecordedAnswer], steps: Sequence[StepEnded]) -> None:
+def _check_owners(owners: Mapping[str, str], answers: Mapping[str, Answers], steps: Sequence[StepEnded]) -> None:
     """Raise InvalidRequest if a changed result would have no effect on reused results.
 
     This is the case if reused answers depend on the recorded result, or if the plan step of the call is reused.
     """
-    reused_names = {PLAN_STEP + entry.result.name for entry in steps} | {entry.name for entry in answers[:-1]}
+    reused_steps = {entry.path for entry in steps}
+    reused_names = reused_steps | {entry.name for entries in answers.values() for entry in entries[:-1]}
     for call_id, owner in owners.items():
-        if owner in reused_names:
+        if owner in reused_names or _child_of(owner) in reused_steps:
             raise InvalidRequest(
                 f"replay.tool_results changes the call {call_id!r}, but what follows from its step {owner!r} comes "
                 "from the record: name that step in replay.from_step"
@@ -118,12 +128,11 @@ def _check_prepared(request: Request, before: Request, *, takes_prepared: bool) 
         )
 
 
-def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: PlanPolicy) -> Plan | None:
-    """Return the plan after the machine has processed the answers.
+def _run_after(outcome: Outcome, answers: Sequence[RecordedAnswer]) -> Run:
+    """Return the run of a started machine after it has processed the answers.
 
-    Raises InvalidRequest if the request does not lead to the steps of the answers.
+    Raises InvalidRequest if its request does not lead to the steps of the answers.
     """
-    outcome = machine.start(replace(request, is_guarded=False), bounds)
     for answer in answers:
         command = outcome.command
         if not isinstance(command, AnsweredCommand) or not isinstance(answer.gave, command.answer):
@@ -132,7 +141,7 @@ def _plan_after(request: Request, answers: Sequence[RecordedAnswer], bounds: Pla
                 "replay.from_step"
             )
         outcome = machine.step(outcome.run, answer.gave)
-    return outcome.run.plan
+    return outcome.run
 
 
 def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEnded, ...]:
@@ -140,12 +149,12 @@ def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEn
 
     They are the steps that do not depend on a changed step, a failed step or the first step to run again.
     """
-    if plan is None or not first.startswith(PLAN_STEP):
+    if plan is None or not first.startswith(PLAN_PATH):
         return ()
     before = record.plan.steps if record.plan is not None else ()
     changed = {step.name for step in plan.steps if step not in before}
     failed = {ended_step.result.name for ended_step in record.plan_steps if ended_step.result.failure is not None}
-    again = _with_dependents(changed | failed | {first.removeprefix(PLAN_STEP)}, plan)
+    again = _with_dependents(changed | failed | {_child_of(first).removeprefix(PLAN_PATH)}, plan)
     return tuple(ended_step for ended_step in record.plan_steps if ended_step.result.name not in again)
 
 
@@ -157,12 +166,45 @@ def _with_dependents(names: set[str], plan: Plan) -> set[str]:
     return names
 
 
-def _kept_ids(answers: Sequence[RecordedAnswer]) -> frozenset[str]:
-    return frozenset(call.id for answer in answers if isinstance(answer.gave, ToolsRan) for call in answer.gave.records)
+def _child_of(name: str) -> str:
+    """Return the path of the child that a step belongs to, or an empty string for a step of the execution's machine."""
+    return "/".join(name.split("/")[:2]) if "/" in name else ""
+
+
+def _child_before(first: str, run: Run, steps: Sequence[StepEnded], record: Record) -> dict[str, Answers]:
+    """Return the answers of a child before the first step that runs again, by its path, if the child has that step.
+
+    Raises InvalidRequest if the changed request or its plan does not lead the child to that step.
+    """
+    path = _child_of(first)
+    if path in ("", first) or run.plan is None:
+        return {}
+    step = next((step for step in run.plan.steps if path_of_step(step.name) == path), None)
+    if step is None or record.plan is None or step not in record.plan.steps:
+        raise InvalidRequest(f"replay.from_step: step {path!r} was changed: name it in place of {first!r}")
+    before = tuple(takewhile(lambda answer: answer.name != first, record.children[path]))
+    inputs = PlanSchedule(run.plan, tuple(entry.result for entry in steps)).inputs_of(step)
+    request = request_of_step(step, run.plan, with_prepared(run.request, run.prepared), inputs)
+    _run_after(machine.start(request), before)
+    return {path: before}
+
+
+def _without_usage(answer: RecordedAnswer) -> RecordedAnswer:
+    return replace(answer, gave=answer.gave.as_recorded())
+
+
+def _kept(answers: Mapping[str, Answers]) -> frozenset[tuple[str, str]]:
+    return frozenset(
+        (path, call.id)
+        for path, entries in answers.items()
+        for answer in entries
+        if isinstance(answer.gave, ToolsRan)
+        for call in answer.gave.records
+    )
 
 
 def _calls_of(
-    policy: ReplayPolicy, record: Record, kept_ids: Collection[str], steps: Collection[str]
+    policy: ReplayPolicy, record: Record, kept: Collection[tuple[str, str]], steps: Collection[str]
 ) -> tuple[CallEnded, ...]:
     """Return the calls whose results are reused, with the changed results.
 
@@ -173,7 +215,7 @@ def _calls_of(
     return tuple(
         _changed(item, changes.get(item.record.id))
         for item in record.calls
-        if item.step not in steps and (not is_live or item.record.id in kept_ids or item.record.id in changes)
+        if item.path not in steps and (not is_live or (item.path, item.record.id) in kept or item.record.id in changes)
     )
 
 

@@ -466,8 +466,8 @@ class Replay(_message.Message):
     """The id of the recorded request. NOT_FOUND for an unknown one, FAILED_PRECONDITION for one that is not recorded."""
     from_step: _builtins.str
     """The first step that runs again, by its name in ListSteps; empty is the first one of tool_results, else the first one
-    after `prepare`. Of a plan, what depends on the step runs again, too. INVALID_ARGUMENT for an unknown one, and for
-    one that the changed request does not come to.
+    after `prepare`. Of a plan, what depends on the step runs again, too; a step within a child continues that child.
+    INVALID_ARGUMENT for an unknown one, and for one that the changed request does not come to.
     """
     tools: Global___ReplayTools.ValueType
     """The tools that steps which run again may call."""
@@ -546,7 +546,9 @@ class ExecutionStep(_message.Message):
     OFFERED_TOOLS_FIELD_NUMBER: _builtins.int
     HISTORY_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The name: prepare, plan, sample, decide, infer-1, tools-1, validate-1 and so on, or plan/NAME for a step of a plan."""
+    """The name: prepare, plan, sample, decide, infer-1, tools-1, validate-1 and so on, or plan/NAME for a step of a plan.
+    An infer step runs as a child, whose own steps come before its result: plan/NAME/infer-1 and so on.
+    """
     content: _builtins.str
     """The text of an inference, the checked output of a validation, or the retrieved context of `prepare`."""
     reasoning: _builtins.str

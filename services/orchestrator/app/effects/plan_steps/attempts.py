@@ -22,7 +22,7 @@ from services.orchestrator.app.recording.observing import note_failure, step_spa
 from services.orchestrator.app.recording.recorder import attempt_scope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import StepEnded
-from services.orchestrator.core.model.plan import Step, StepKind, StepResult, Value, retry_of
+from services.orchestrator.core.model.plan import Step, StepKind, StepResult, Value, path_of_step, retry_of
 
 log = get_logger(__name__)
 
@@ -55,7 +55,7 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
 
 async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> StepResult:
     retry = retry_of(step, plan.request.retry)
-    run_number = max(1, plan.progress.run_of(step.name)[0])
+    run_number = max(1, plan.progress.run_of(path_of_step(step.name))[0])
     usage = TokenUsage()
     for number in itertools.count(1):
         attempt = StepAttempt(step, inputs, plan, number, run_number)
@@ -68,7 +68,7 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
         else:
             return _succeeded(attempt, done, usage)
         if not failure.retryable or number > retry.max_retries:
-            usage += plan.progress.usage_of_step(step.name)
+            usage += plan.progress.usage_of_child(path_of_step(step.name))
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
         last = plan.last_attempts.get(step.name, run_number)
         if step.kind == StepKind.INFER:  # the next attempt streams again, so discard the text
@@ -88,7 +88,7 @@ def _succeeded(attempt: StepAttempt, done: StepDone, usage: TokenUsage) -> StepR
         step.kind,
         output=done.output,
         attempts=attempt.number,
-        usage=usage + done.usage + plan.progress.usage_of_step(step.name),
+        usage=usage + done.usage + plan.progress.usage_of_child(path_of_step(step.name)),
         warnings=done.warnings,
     )
 

@@ -12,7 +12,7 @@ from pagantic_common.domain.messages import ToolCall
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check_arguments, check_chunks
-from services.orchestrator.app.effects.plan_steps.infer import request_of, run_infer
+from services.orchestrator.app.effects.plan_steps.infer import run_infer
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.calling import authorized_call, run_call
@@ -82,7 +82,7 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
         return ended[0]
-    number = sum(1 for entry in plan.progress.began if entry.step == attempt.step.name) + 1
+    number = sum(1 for entry in plan.progress.began if entry.path == attempt.path) + 1
     call = ToolCall(f"{attempt.step.name}-{number}", tool, arguments)
     try:
         checked = await check_arguments(call, [GuardStage.TOOL_ARGUMENTS], plan.request, scope)
@@ -107,7 +107,7 @@ def _lost_call(before: CallProgress, asked: ToolCall, plan: PlanScope, scope: Ru
 
 async def _run_validate(attempt: StepAttempt) -> StepDone:
     step, value = attempt.step, _value_of(attempt)
-    request = request_of(replace(attempt, step=replace(step, input=value), inputs={}))
+    request = replace(attempt, step=replace(step, input=value), inputs={}).request
     enforcement = await enforced(request, Enforce(value.text, is_decoder_enforced=False), attempt.scope(), step.name)
     checked = replace(value, text=enforcement.output)
     if enforcement.valid:

@@ -12,10 +12,10 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import Progress
-from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value
+from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, path_of_step
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.replaying.steps import PLAN_STEP
+from services.orchestrator.core.plans.step_input import request_of_step
 from services.orchestrator.core.tools.taint import Provenance
 
 
@@ -57,7 +57,7 @@ class PlanScope:
         ended_names = {step.result.name for step in self.progress.steps}
         for ended in recorded:
             if ended.result.name not in ended_names:
-                name = PLAN_STEP + ended.result.name
+                name = path_of_step(ended.result.name)
                 await self.scope.recorder.emit(events.StepRecorded(name), entries=[ended], is_durable=True)
 
     def take_ended(self) -> tuple[StepResult, ...]:
@@ -84,6 +84,11 @@ class StepAttempt:
     run_number: int
 
     @property
+    def path(self) -> str:
+        """The path of the step."""
+        return path_of_step(self.step.name)
+
+    @property
     def is_first(self) -> bool:
         """Whether this is the first attempt in this process, which may have begun before an interruption."""
         return self.number == 1
@@ -91,14 +96,19 @@ class StepAttempt:
     @property
     def has_called(self) -> bool:
         """Whether the step has called a tool that may have run."""
-        return self.plan.progress.has_called(self.step.name)
+        return self.plan.progress.has_called(self.path)
+
+    @property
+    def request(self) -> Request:
+        """The request that the turn of the step answers."""
+        return request_of_step(self.step, self.plan.plan, self.plan.request, self.inputs)
 
     def scope(self) -> RunScope:
         """Return the scope for the work of the step."""
         begins = 0
         if not self.is_first:
             begins = len(self.plan.progress.inner)
-        return self.plan.scope.for_step(self.step.name, self.plan.surroundings, self.run_number, begins)
+        return self.plan.scope.for_child(self.path, self.step.name, self.plan.surroundings, self.run_number, begins)
 
 
 @dataclass(frozen=True, slots=True)

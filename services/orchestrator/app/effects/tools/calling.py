@@ -150,7 +150,7 @@ class _CallEvents:
         self._call = call
         self._is_quiet = is_quiet  # guards do not read the messages of a running tool
         self._recorder = scope.recorder
-        self._step = scope.step
+        self._path = scope.path
         self._cause = scope.cause
         self._args_hash = hash_arguments(call.arguments_json)
 
@@ -159,7 +159,7 @@ class _CallEvents:
         call = self._call
         await self._recorder.emit(
             events.ToolStart(call.name, call.id, self._args_hash),
-            entries=[CallBegan(call.id, call.name, self._step)],
+            entries=[CallBegan(call.id, call.name, self._path)],
             is_durable=True,
             tool_call_id=call.id,
             caused_by=self._cause,
@@ -173,14 +173,14 @@ class _CallEvents:
 
     async def end(self, record: ToolCallRecord) -> None:
         """Store that the call has ended, so that it will not run again."""
-        await self._emit_end(record, [CallEnded(record, self._step)])
+        await self._emit_end(record, [CallEnded(record, self._path)])
 
     async def give_up(self, record: ToolCallRecord) -> None:
         """Emit the end of a cancelled or timed-out call.
 
         No entry is stored, so that a resumed run knows that the tool may have run.
         """
-        self._recorder.progress.add(CallGivenUp(record, self._step))
+        self._recorder.progress.add(CallGivenUp(record, self._path))
         await self._emit_end(record, [])
 
     async def _emit_end(self, record: ToolCallRecord, entries: list[CallEnded]) -> None:
