@@ -21,8 +21,8 @@ from pagantic_common.testing.clock import FakeClock
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import (
     MAX_STATE_BYTES,
     MAX_STATE_VALUES,

@@ -16,8 +16,8 @@ from services.orchestrator.adapters.journal.rows import among
 from services.orchestrator.adapters.journal.schema import TABLES
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import SessionRecord, UsageTotal
 from services.orchestrator.ports.page import Page
 from tests.support.journal_records import TURN, admit, ended, event, happened, record

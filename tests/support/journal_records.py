@@ -7,11 +7,10 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.replay import Admitted
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.core.turn.answering import Inferred
-from services.orchestrator.core.turn.run import Transition
+from services.orchestrator.core.turn.run import State, Transition
 from services.orchestrator.ports.journal import ExecutionRecord, Write
 from tests.support.keys import execution
 

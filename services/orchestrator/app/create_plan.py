@@ -17,7 +17,7 @@ from pagantic_common.domain.errors import (
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.planning import plan_of, planner_command
 from services.orchestrator.app.failures import error_from
-from services.orchestrator.app.recording.usage import total_of
+from services.orchestrator.app.recording.recorder import total_of
 from services.orchestrator.app.running.environment import Environment, time_limits
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.services import Generate

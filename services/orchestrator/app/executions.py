@@ -24,11 +24,11 @@ from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
 from services.orchestrator.app.running.outside_guards import OutsideGuards
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.core.execution.events import Completed, Event
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import Response
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionRecord
 
 END_TIMEOUT_S = 5.0

@@ -15,12 +15,12 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from services.orchestrator.app.running.recorded import read_recorded
 from services.orchestrator.app.storage import StorageQuota
 from services.orchestrator.core.execution.events import Event
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.request_check import MAX_MODEL_CHARS, check_metadata
 from services.orchestrator.core.replaying.steps import Record
 from services.orchestrator.core.text_size import encoded_bound
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import (
     MAX_STATE_VALUES,
     ExecutionRecord,

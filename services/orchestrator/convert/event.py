@@ -50,8 +50,7 @@ from services.orchestrator.convert.response import (
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Event, GuardActed, Payload
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
-from services.orchestrator.core.kernel.lifecycle import State
-from services.orchestrator.core.turn.run import Transition
+from services.orchestrator.core.turn.run import State, Transition
 
 _PURPOSES = EnumCodec(
     event_pb2.InferencePurpose, events.InferencePurpose, "INFERENCE_PURPOSE_", unknown=events.InferencePurpose.ANSWER

@@ -42,7 +42,6 @@ from services.orchestrator.convert.plan import (
     warning_from_proto,
     warning_to_proto,
 )
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import ExperimentVariant
 from services.orchestrator.core.model.response import (
     Candidate,
@@ -52,6 +51,7 @@ from services.orchestrator.core.model.response import (
     ToolCallRecord,
     ValidationReport,
 )
+from services.orchestrator.core.turn.run import State
 
 _STATE_PREFIX = "LIFECYCLE_STATE_"
 _STATES = EnumCodec(execution_pb2.LifecycleState, State, _STATE_PREFIX, unknown=None)

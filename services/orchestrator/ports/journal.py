@@ -17,10 +17,10 @@ from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.replay import Admitted, Entry
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.response import Response
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page

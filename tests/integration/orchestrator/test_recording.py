@@ -19,8 +19,8 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.replay import Admitted
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.support.orchestrator_app import ended, execute, journal_url, orchestrator, system_request, timeline
 from tests.support.scripted_services import (

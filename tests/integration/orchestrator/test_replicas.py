@@ -14,8 +14,8 @@ from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.running.environment import ConcurrentTurns
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.core.execution.replay import Admitted
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.keys import execution

@@ -19,9 +19,8 @@ from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.convert.request import fingerprint_of, request_from_proto
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.execution.replay import Admitted, replay
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
-from services.orchestrator.core.turn.run import Transition
+from services.orchestrator.core.turn.run import State, Transition
 from services.orchestrator.ports.journal import ExecutionRecord
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import (

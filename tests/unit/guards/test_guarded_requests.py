@@ -15,7 +15,6 @@ from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.replay import Admitted, replay
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
 from services.orchestrator.core.guards.texts import texts_of, with_texts
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.decision import Decisions, Option, Question, QuestionKind
 from services.orchestrator.core.model.request import Mode, Request, SystemPrompt, TemplateCall
@@ -25,6 +24,7 @@ from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer, Inferred
 from services.orchestrator.core.turn.ending import Failed, Finish
 from services.orchestrator.core.turn.preparing import CheckInput, InputChecked, MakePlan, Prepare
+from services.orchestrator.core.turn.run import State
 
 WARNING = ResponseWarning("guard_redacted", "guard 'secrets' redacted the input: 1 finding")
 

@@ -10,7 +10,6 @@ from pagantic_common.domain.messages import Message, Role
 from pagantic_common.domain.text.citations import NOT_IN_SOURCES, CitationPolicy
 from services.orchestrator.core.conversation.grounding import answerability_messages, refusal_of
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import FinishReason
@@ -18,6 +17,7 @@ from services.orchestrator.core.model.retrieval import Answerability, ContextPol
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer
 from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.core.turn.voting import Sample
 
 CITED = OutputContract(citations=CitationPolicy())

@@ -5,7 +5,6 @@ import pytest
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolChoice, ToolChoiceMode, ToolDefinition
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.request_check import check_request, check_results
@@ -13,6 +12,7 @@ from services.orchestrator.core.model.response import FinishReason, InferenceOut
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer, Inferred, RunTools, ToolsRan, may_correct_calls
 from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.run import State
 
 OPEN = ToolDefinition("open_door", "Opens a door.", '{"type":"object"}')
 CLOCK = ToolDefinition("clock", "Tells the time.", '{"type":"object"}')

@@ -14,7 +14,6 @@ from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.admission.budget import decision_bound
 from services.orchestrator.core.conversation.decision_prompt import ask, decision_messages, labels_of
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.decision import Abstention, Decisions, Option, Question, QuestionKind
 from services.orchestrator.core.model.request import Hints, Mode, Request, SystemPrompt
 from services.orchestrator.core.model.request_check import check_request
@@ -23,6 +22,7 @@ from services.orchestrator.core.model.voting import Voting
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.deciding import Decide, Decided
 from services.orchestrator.core.turn.ending import Finish
+from services.orchestrator.core.turn.run import State
 
 PREDICATE = Question(QuestionKind.PREDICATE, "It is late.", name="late")
 CHOICE = Question(QuestionKind.CHOICE, "Which?", (Option("spam"), Option(True, "really"), Option("true")))

@@ -16,7 +16,6 @@ from services.orchestrator.app.running.execution import fit_response
 from services.orchestrator.convert.response import response_to_proto
 from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.execution.progress import InferenceProgress
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import MAX_BACKOFF_S, RetryPolicy
 from services.orchestrator.core.model.plan import (
     MAX_STEP_TIMEOUT_S,
@@ -43,6 +42,7 @@ from services.orchestrator.core.text_size import encoded_bound
 from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Infer, Inferred
 from services.orchestrator.core.turn.ending import Failed, Finish, raised_limit, truncation_of
+from services.orchestrator.core.turn.run import State
 
 USAGE = TokenUsage(prompt_tokens=10, output_tokens=3, context_tokens=13, context_window=100)
 CHAT = Request("r", Mode.CHAT, (Message(Role.USER, "hi"),))

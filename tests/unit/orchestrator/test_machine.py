@@ -10,13 +10,6 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
-from services.orchestrator.core.kernel.lifecycle import (
-    TERMINAL,
-    TRANSITIONS,
-    IllegalTransitionError,
-    State,
-    check_transition,
-)
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.request import Hints, Mode, Request
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord
@@ -24,7 +17,14 @@ from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.answering import Enforce, Enforced, Infer, Inferred, RunTools, ToolsRan
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.core.turn.preparing import Prepare
-from services.orchestrator.core.turn.run import DiscardedAttempt
+from services.orchestrator.core.turn.run import (
+    TERMINAL,
+    TRANSITIONS,
+    DiscardedAttempt,
+    IllegalTransitionError,
+    State,
+    check_transition,
+)
 
 CLOCK = ToolDefinition("clock", "Tells the time.", "{}")
 CALL = ToolCall("c1", "clock", "{}")

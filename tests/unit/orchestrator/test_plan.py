@@ -11,7 +11,6 @@ from pagantic_common.domain.errors import ErrorCode, Internal, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import Prepared, with_prepared
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
 from services.orchestrator.core.model.plan import (
     Plan,
@@ -42,6 +41,7 @@ from services.orchestrator.core.turn import machine
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
 from services.orchestrator.core.turn.preparing import MakePlan, Planned
+from services.orchestrator.core.turn.run import State
 
 REJECTED, MISMATCH = ErrorCode.ORCHESTRATION_PLAN_REJECTED, ErrorCode.ORCHESTRATION_STEP_MISMATCH
 TEXT = Value(ValueKind.TEXT, text="t")

@@ -7,10 +7,9 @@ import pytest
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.app.recording.recorder import Recorder
 from services.orchestrator.core.execution.events import AttemptDiscarded, ContentDelta
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, Response
 from services.orchestrator.core.turn.answering import Inferred
-from services.orchestrator.core.turn.run import Transition
+from services.orchestrator.core.turn.run import State, Transition
 from tests.support.journal_records import record
 
 

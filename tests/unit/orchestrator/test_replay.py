@@ -22,7 +22,7 @@ from services.orchestrator.core.execution.progress import (
     failed_with,
 )
 from services.orchestrator.core.execution.replay import Admitted, replay
-from services.orchestrator.core.kernel.lifecycle import TERMINAL, IllegalAnswerError, State
+from services.orchestrator.core.kernel.command import IllegalAnswerError
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, Step, StepResult, Value, ValueKind
@@ -36,6 +36,7 @@ from services.orchestrator.core.turn.ending import Failed, Finish
 from services.orchestrator.core.turn.plan_steps import PlanRan, RunPlan
 from services.orchestrator.core.turn.preparing import MakePlan, Planned, Prepare
 from services.orchestrator.core.turn.replicas import Replica
+from services.orchestrator.core.turn.run import TERMINAL, State
 from services.orchestrator.core.turn.voting import Sample, Sampled
 from tests.unit.orchestrator.test_machine import CALL, CLOCK, INVALID, RECORD, USAGE, VALID, request, said
 

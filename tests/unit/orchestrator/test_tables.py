@@ -8,7 +8,6 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, failure_of
 from pagantic_common.domain.messages import Message, Role, ToolCall, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy, Rule
 from services.orchestrator.core.model.decision import Decisions, Question, QuestionKind
 from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, ValueKind
@@ -22,6 +21,7 @@ from services.orchestrator.core.turn.ending import Failed, Finish
 from services.orchestrator.core.turn.plan_steps import PlanRan
 from services.orchestrator.core.turn.preparing import Planned
 from services.orchestrator.core.turn.replicas import Replica
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.core.turn.voting import Sampled
 from tests.unit.orchestrator.test_machine import INVALID, VALID
 

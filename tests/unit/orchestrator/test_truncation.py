@@ -6,11 +6,11 @@ from pagantic_common.domain.errors import ErrorCode, failure_of
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
 from services.orchestrator.core.conversation.prompt import Prepared
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.contract import OutputContract, RetryPolicy
 from services.orchestrator.core.model.request import Hints, Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
 from services.orchestrator.core.turn.answering import Enforced, Inferred
+from services.orchestrator.core.turn.run import State
 from tests.unit.orchestrator.test_machine import (
     CLOCK,
     INVALID,

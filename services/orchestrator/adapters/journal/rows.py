@@ -33,9 +33,9 @@ from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal.schema import executions, kept_requests, messages
 from services.orchestrator.adapters.journal.sealing import SealedBytes, SealedText, content_size, opened
 from services.orchestrator.convert.response import response_from_proto
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import KeptRequest, Mode
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionRecord
 
 READ_AT_ONCE = 50  # rows

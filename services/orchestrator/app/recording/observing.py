@@ -25,9 +25,9 @@ from pagantic_common.telemetry.names import (
     STEP_NAME,
 )
 from pagantic_common.telemetry.tracing import Attributes, is_recording, note_error, span, trace_scope
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Step
 from services.orchestrator.core.model.request import Request
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionRecord
 
 UNEXPECTED = "INTERNAL"

@@ -1,11 +1,11 @@
-"""Stores the events of one execution in their envelopes, and then delivers them to the watchers."""
+"""Stores the events of one execution in their envelopes, delivers them to the watchers, and adds up usage."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -13,17 +13,21 @@ from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import Message
+from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.metrics import DURATION_BOUNDS_S, make_counter, make_histogram
 from pagantic_common.telemetry.names import ORCHESTRATOR_COST, ORCHESTRATOR_EXECUTION_DURATION
 from pagantic_common.telemetry.scope import current_scope, current_span_id
 from services.orchestrator.app.recording.observing import variant_labels
+from services.orchestrator.core.cost import Prices, cost_usd, prices_for
 from services.orchestrator.core.execution.events import NAME_OF, STREAMED, Completed, Event, Payload
 from services.orchestrator.core.execution.progress import CallBegan, CallEnded, ChildAnswer, Progress, StepEnded
 from services.orchestrator.core.execution.replay import Admitted, Entry
+from services.orchestrator.core.model.keys import Account
+from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.text_size import text_size
 from services.orchestrator.core.turn.run import Transition
-from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageTotal, Write
+from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageLedger, UsageTotal, Write
 
 WATCHER_CAPACITY = 4096  # maximum number of events that wait for a watcher before streamed text is dropped
 
@@ -108,7 +112,7 @@ execution_duration = make_histogram(
     ORCHESTRATOR_EXECUTION_DURATION, "how long executions took that ended", unit="s", bounds=DURATION_BOUNDS_S
 )
 
-cost_usd = make_counter(ORCHESTRATOR_COST, "what executions cost, by the prices of the settings")
+cost_counter = make_counter(ORCHESTRATOR_COST, "what executions cost, by the prices of the settings")
 
 _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
@@ -253,7 +257,7 @@ class Recorder:
             code = failure.code.value if failure is not None and failure.code is not None else ""
             execution_duration.record(took_s, {"mode": self.record.mode.value, "error_code": code, **variant_labels()})
             if used is not None and used.cost_usd:
-                cost_usd.add(used.cost_usd, {"model": used.model, **variant_labels()})
+                cost_counter.add(used.cost_usd, {"model": used.model, **variant_labels()})
             last_failure = failure or self.record.last_failure
             self.record = replace(self.record, response=response, last_failure=last_failure)
             self._finishing = self._store([*envelopes, moved, completed], entries, turn=turn, used=used)
@@ -372,3 +376,41 @@ class Recorder:
             failure=failure,
             tool_call_id=tool_call_id,
         )
+
+
+def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
+    """Return a request's usage under the alias that served the request, or else under the requested alias.
+
+    Returns None if there is no usage.
+    """
+    alias = request.hints.model
+    cost = cost_usd(usage, prices_for(prices, alias, model))
+    return account_total(request.account, usage, model or alias, cost, request.session_id)
+
+
+async def count_usage(
+    journal: UsageLedger, account: Account, usage: TokenUsage, model: str, prices: Prices | None
+) -> None:
+    """Add to the usage that an account has of a model alias, even if the caller is cancelled meanwhile."""
+    used = account_total(account, usage, model, cost_usd(usage, prices))
+    if used is not None:
+        await asyncio.shield(asyncio.ensure_future(journal.add_usage(used)))
+
+
+def account_total(
+    account: Account, usage: TokenUsage, model: str, cost: float | None, session_id: str = ""
+) -> UsageTotal | None:
+    """Return an account's usage of a model alias for one request, or None if there is no usage."""
+    if not usage.prompt_tokens:  # otherwise, made-up model names would fill the table
+        return None
+    return UsageTotal(
+        tenant=account.tenant,
+        subject=account.subject,
+        session_id=session_id,
+        model=model or "default",
+        requests=1,
+        prompt_tokens=usage.prompt_tokens,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+        output_tokens=usage.output_tokens,
+        cost_usd=cost or 0.0,
+    )

@@ -26,13 +26,14 @@ from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.storage import StorageSum
 from services.orchestrator.core.execution.replay import Admitted, begin, replay
 from services.orchestrator.core.guards.rules import guards_request
-from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, IllegalTransitionError, State
+from services.orchestrator.core.kernel.command import IllegalAnswerError
 from services.orchestrator.core.model.contract import ReplayPolicy
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 from services.orchestrator.core.model.request import KeptRequest, Request
 from services.orchestrator.core.model.request_check import check_metadata, check_request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.text_size import text_size
+from services.orchestrator.core.turn.run import IllegalTransitionError, State
 from services.orchestrator.ports.journal import ExecutionRecord
 
 RESTART_S = 2.0  # approximate duration of a restart

@@ -31,8 +31,7 @@ from services.orchestrator.app.effects.scope import RunScope, drive
 from services.orchestrator.app.effects.table import EFFECTS
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
-from services.orchestrator.app.recording.recorder import Recorder
-from services.orchestrator.app.recording.usage import total_of
+from services.orchestrator.app.recording.recorder import Recorder, total_of
 from services.orchestrator.app.running.environment import Environment, TimeLimits, caller_left
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Payload

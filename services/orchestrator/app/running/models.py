@@ -8,7 +8,7 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import Message, ModelInfo, ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.telemetry.scope import current_principal
-from services.orchestrator.app.recording.usage import count_usage
+from services.orchestrator.app.recording.recorder import count_usage
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.services import CountTokens, Embed, ListModels, ScorePairs

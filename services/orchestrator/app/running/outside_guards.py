@@ -13,7 +13,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.effects.guarding.checking import read_texts
 from services.orchestrator.app.effects.guarding.guard_runs import Findings, count_findings, look
 from services.orchestrator.app.effects.guarding.judging import decision_on, findings_of
-from services.orchestrator.app.recording.usage import count_usage
+from services.orchestrator.app.recording.recorder import count_usage
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.app.services import ScoreLabels

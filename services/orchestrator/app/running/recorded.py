@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagantic_common.domain.errors import NotFound, PreconditionFailed
 from services.orchestrator.core.admission.experiments import Experiments, as_recorded
-from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, IllegalTransitionError
+from services.orchestrator.core.kernel.command import IllegalAnswerError
 from services.orchestrator.core.model.contract import ReplayPolicy
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import PlanPolicy
@@ -12,6 +12,7 @@ from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.replaying.recorded_answers import RecordedAnswers
 from services.orchestrator.core.replaying.steps import Record, read_record
 from services.orchestrator.core.replaying.taking import take
+from services.orchestrator.core.turn.run import IllegalTransitionError
 from services.orchestrator.ports.journal import ExecutionJournal
 
 

@@ -64,3 +64,10 @@ class AnsweredCommand(Command, ABC):
     @abstractmethod
     def after(self, state: Any, answer: Any, /) -> Any:
         """Return the outcome of a machine in this state when it receives the answer. Pure, as the machine is."""
+
+
+class IllegalAnswerError(RuntimeError):
+    """Raised if a machine receives anything but the answer to its outstanding command.
+
+    The cause is a programming error, or a journal with a missing entry.
+    """

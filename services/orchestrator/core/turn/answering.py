@@ -17,13 +17,12 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.prompt import answer_now_message, assemble_messages, feedback_message
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput, ToolCallRecord, WrongCall
 from services.orchestrator.core.model.response_warning import GuardWarnings, ResponseWarning
 from services.orchestrator.core.model.voting import canonical_json
 from services.orchestrator.core.turn.ending import ask, complete, fail, is_cut, move, raised_limit, truncation_of
-from services.orchestrator.core.turn.run import DiscardedAttempt, Outcome, Run, count_repairs, has_answer_phase
+from services.orchestrator.core.turn.run import DiscardedAttempt, Outcome, Run, State, count_repairs, has_answer_phase
 
 STRUCTURED_TEMPERATURE = 0.0  # Default; a hint overrides it. Structured data should be the most likely output.
 _NOT_RUN = "Not run, because the arguments of another call are not right: call again."

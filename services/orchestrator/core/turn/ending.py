@@ -18,7 +18,6 @@ from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, Sta
 from services.orchestrator.core.conversation.grounding import CitedText, citations_of, is_quoted, retrieval_confidence
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.kernel.command import Answer, Command
-from services.orchestrator.core.kernel.lifecycle import State, check_transition
 from services.orchestrator.core.model.plan import Plan, StepKind, StepResult, ValueKind, dependencies_of
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import (
@@ -32,7 +31,7 @@ from services.orchestrator.core.model.response import (
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.voting import Count
 from services.orchestrator.core.turn.replicas import Replica, candidates_of, judge_usage_of
-from services.orchestrator.core.turn.run import Outcome, Run, Transition, has_answer_phase
+from services.orchestrator.core.turn.run import Outcome, Run, State, Transition, check_transition, has_answer_phase
 
 RAISED_LIMIT_FACTOR = 4
 _SPARE_TOKENS = 8  # margin, since the tokens of a retry's prompt may differ a little

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
-from services.orchestrator.core.kernel.lifecycle import IllegalAnswerError, State
+from services.orchestrator.core.kernel.command import Answer, AnsweredCommand, IllegalAnswerError
 from services.orchestrator.core.model.plan import PlanPolicy
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.turn.ending import Failed, after_failure, ask
 from services.orchestrator.core.turn.preparing import CheckInput, InputChecked, begin_work
-from services.orchestrator.core.turn.run import Outcome, Run, Transition
+from services.orchestrator.core.turn.run import Outcome, Run, State, Transition
 
 
 def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:

@@ -8,11 +8,10 @@ from typing import ClassVar
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, StepResult
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.turn.ending import complete, fail, move
-from services.orchestrator.core.turn.run import Outcome, Run
+from services.orchestrator.core.turn.run import Outcome, Run, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from services.orchestrator.core.conversation.grounding import refusal_of, unquot
 from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.guards.texts import with_texts
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan
 from services.orchestrator.core.model.request import Mode
 from services.orchestrator.core.model.response_warning import GuardWarnings
@@ -23,7 +22,7 @@ from services.orchestrator.core.turn.answering import infer
 from services.orchestrator.core.turn.deciding import decide
 from services.orchestrator.core.turn.ending import abstain, fail, move
 from services.orchestrator.core.turn.plan_steps import RunPlan
-from services.orchestrator.core.turn.run import Outcome, Run
+from services.orchestrator.core.turn.run import Outcome, Run, State
 from services.orchestrator.core.turn.voting import sample
 
 PREPARE = "prepare"  # the name of the step

@@ -1,8 +1,15 @@
-"""Defines the state of the machine for one execution, and the outcome of one machine step."""
+"""The lifecycle of an execution, the state of its machine, and the outcome of one machine step.
+
+Invariants of the lifecycle:
+    1. COMPLETE, ERROR and CANCELLED are terminal states: no transition leaves them.
+    2. Every live state leads to ERROR and to CANCELLED.
+    3. The attempt counts how often EXECUTE was entered, starting at 1.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import Message, ToolCall
@@ -10,13 +17,55 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, StageOutcome
 from services.orchestrator.core.conversation.prompt import Prepared
 from services.orchestrator.core.kernel.command import Command
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.plan import Plan, PlanPolicy, StepResult
 from services.orchestrator.core.model.request import Mode, Request
 from services.orchestrator.core.model.response import InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.response_warning import GuardWarnings
 from services.orchestrator.core.model.voting import Count
 from services.orchestrator.core.turn.replicas import Replica
+
+
+class State(StrEnum):
+    """A state of an execution's lifecycle, from INIT to a terminal state."""
+
+    INIT = "INIT"
+    PLAN = "PLAN"
+    PREPARE = "PREPARE"
+    EXECUTE = "EXECUTE"
+    VALIDATE = "VALIDATE"
+    COMPLETE = "COMPLETE"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether no transition leaves the state."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({State.COMPLETE, State.ERROR, State.CANCELLED})
+_ENDS = frozenset({State.ERROR, State.CANCELLED})
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.INIT: frozenset({State.PLAN, State.PREPARE}) | _ENDS,
+    State.PLAN: frozenset({State.PREPARE}) | _ENDS,
+    State.PREPARE: frozenset({State.EXECUTE}) | _ENDS,
+    State.EXECUTE: frozenset({State.VALIDATE, State.COMPLETE}) | _ENDS,
+    State.VALIDATE: frozenset({State.COMPLETE, State.EXECUTE}) | _ENDS,
+    State.COMPLETE: frozenset(),
+    State.ERROR: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+
+
+class IllegalTransitionError(RuntimeError):
+    """Raised if a transition is not in the table, which is a programming error."""
+
+
+def check_transition(source: State, target: State) -> None:
+    """Raise IllegalTransitionError unless the table contains the transition."""
+    if target not in TRANSITIONS[source]:
+        raise IllegalTransitionError(f"{source} does not lead to {target}")
 
 
 @dataclass(frozen=True, slots=True)

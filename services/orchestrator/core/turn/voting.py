@@ -14,13 +14,12 @@ from pagantic_common.domain.messages import Message
 from pagantic_common.domain.usage import TokenUsage
 from services.orchestrator.core.conversation.prompt import assemble_messages
 from services.orchestrator.core.kernel.command import Answer, AnsweredCommand
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.response_warning import GuardWarnings
 from services.orchestrator.core.model.voting import DEFAULT_TEMPERATURE, Voting, count_votes
 from services.orchestrator.core.turn.answering import Enforce, Enforced
 from services.orchestrator.core.turn.ending import ask, complete, fail, move
 from services.orchestrator.core.turn.replicas import Replica, documents_of, judge_usage_of, most_frequent_failure
-from services.orchestrator.core.turn.run import Outcome, Run
+from services.orchestrator.core.turn.run import Outcome, Run, State
 
 
 @dataclass(frozen=True, slots=True)

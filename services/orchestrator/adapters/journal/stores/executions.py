@@ -35,9 +35,9 @@ from services.orchestrator.adapters.journal.writes import (
 from services.orchestrator.convert.event import event_from_proto
 from services.orchestrator.core.execution.events import Event
 from services.orchestrator.core.execution.replay import Admitted, Entry
-from services.orchestrator.core.kernel.lifecycle import State
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import Mode
+from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionJournal, ExecutionRecord, Write
 from services.orchestrator.ports.page import Page
 
