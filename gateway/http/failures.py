@@ -25,6 +25,7 @@ _STATUS_OF_CODE: dict[ErrorCode | None, int] = {
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: _ANSWER_FAILED,
     # A tool or another service failed.
     ErrorCode.TOOL_EXECUTION_FAILED: 502,
+    ErrorCode.TOOL_OUTCOME_UNKNOWN: 502,
     ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: 502,
     # The deployment's files and disk are not the caller's to mend.
     ErrorCode.CONFIG_MODEL_CORRUPT: 500,

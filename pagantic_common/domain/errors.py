@@ -38,6 +38,7 @@ class ErrorCode(StrEnum):
     TOOL_TIMEOUT = "TOOL_TIMEOUT"
     TOOL_UNAVAILABLE = "TOOL_UNAVAILABLE"
     TOOL_DENIED = "TOOL_DENIED"
+    TOOL_OUTCOME_UNKNOWN = "TOOL_OUTCOME_UNKNOWN"
     CONSTRAINT_GRAMMAR_INVALID = "CONSTRAINT_GRAMMAR_INVALID"
     CONSTRAINT_GRAMMAR_REJECTED = "CONSTRAINT_GRAMMAR_REJECTED"
     CONSTRAINT_SCHEMA_INVALID = "CONSTRAINT_SCHEMA_INVALID"
@@ -110,6 +111,7 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.TOOL_NOT_FOUND,
         ErrorCode.TOOL_INVALID_ARGUMENTS,
         ErrorCode.TOOL_DENIED,
+        ErrorCode.TOOL_OUTCOME_UNKNOWN,
         ErrorCode.CONSTRAINT_GRAMMAR_INVALID,
         ErrorCode.CONSTRAINT_TOO_COMPLEX,
         ErrorCode.ORCHESTRATION_STEP_MISMATCH,
@@ -265,6 +267,10 @@ class Unavailable(PaganticError):
 
 class Unreachable(Unavailable):
     """No service answered: the status comes from the transport."""
+
+
+class NotSent(Unreachable):
+    """The call was not made, because the service cannot be reached."""
 
 
 class DeadlineExceeded(PaganticError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
@@ -98,6 +98,22 @@ class ToolProgress:
     progress: float
     total: float | None = None
     message: str = ""
+
+
+class Ending(Enum):
+    """The end of a call that was lost."""
+
+    DONE = auto()
+    NOT_RUN = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LostCall:
+    """The end of a call that was lost, and its result if it is DONE."""
+
+    ending: Ending
+    content: str = ""
 
 
 class ToolFailed(Exception):

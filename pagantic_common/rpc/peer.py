@@ -22,7 +22,7 @@ import grpc
 
 from pagantic_common.domain.calls.breaker import Breaker
 from pagantic_common.domain.calls.principal import Principal
-from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, PaganticError, Unreachable
+from pagantic_common.domain.errors import Cancelled, DeadlineExceeded, NotSent, PaganticError, Unreachable
 from pagantic_common.rpc.call import OpenCall, StreamMethod, call_unary, opened_stream
 from pagantic_common.rpc.channel import MAX_RECONNECT_S
 from pagantic_common.rpc.service_config import MAX_ATTEMPTS, is_retried
@@ -208,7 +208,7 @@ class Peer:
 
     def _refuse(self, reason: str, retry_after_s: float) -> None:
         refused_calls.add(1, {"service": self.name})
-        raise Unreachable(f"the {self.name} service cannot be reached: {reason}", retry_after_s=retry_after_s)
+        raise NotSent(f"the {self.name} service cannot be reached: {reason}", retry_after_s=retry_after_s)
 
     def _note(self, error: PaganticError | None) -> None:
         if isinstance(error, Unreachable):

@@ -46,6 +46,7 @@ RETRIED_METHODS = {
     "pagantic.rerank.v1.RerankService": ("Rerank", "ListScorers"),
     "pagantic.tools.v1.ToolService": (
         "GetMcpPrompt",
+        "GetToolOutcome",
         "ListMcpPrompts",
         "ListMcpResources",
         "ListMcpServers",

@@ -68,6 +68,7 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.TOOL_TIMEOUT: errors.DeadlineExceeded,
     ErrorCode.TOOL_UNAVAILABLE: errors.Unavailable,
     ErrorCode.TOOL_DENIED: errors.PermissionDenied,
+    ErrorCode.TOOL_OUTCOME_UNKNOWN: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_STEP_MISMATCH: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_ITERATION_LIMIT: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: errors.PreconditionFailed,

@@ -1,9 +1,9 @@
-"""The caller, the correlation and the deadline of the current work, set once per call and read by all code below it."""
+"""The caller, the correlation, the deadline and the effect of the current work, set once per call and read below it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from pagantic_common.domain.deadline import Deadline
 _principal: ContextVar[Principal] = ContextVar("principal", default=LOCAL)
 _correlation: ContextVar[CorrelationContext] = ContextVar("correlation", default=CorrelationContext())  # noqa: B039
 _deadline: ContextVar[Deadline] = ContextVar("deadline", default=Deadline())  # noqa: B039
+_effect_id: ContextVar[str] = ContextVar("effect_id", default="")
 
 
 def current_principal() -> Principal:
@@ -52,6 +53,22 @@ def current_deadline() -> Deadline:
     return _deadline.get()
 
 
+def current_effect_id() -> str:
+    """Return the id of the effect of the current tool call, or an empty string if it has no id."""
+    return _effect_id.get()
+
+
+@contextmanager
+def effect_scope(effect_id: str) -> Iterator[None]:
+    """Set the id of the effect of the enclosed tool call."""
+    token = _effect_id.set(effect_id)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # an async generator may be finalized in another context
+            _effect_id.reset(token)
+
+
 @contextmanager
 def work_scope(
     *,
@@ -75,9 +92,7 @@ def work_scope(
         yield
     finally:
         # An async generator may be finalized in another context, in which its tokens are invalid.
-        try:
+        with suppress(ValueError):
             _deadline.reset(deadline_token)
             _correlation.reset(correlation_token)
             _principal.reset(principal_token)
-        except ValueError:
-            pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagantic_common.domain.messages import ToolFailed, ToolSafety
-from pagantic_common.tools.call import ToolCancelled, ToolContext
+from pagantic_common.tools.call import ToolCancelled, ToolContext, ToolNotRun
 from pagantic_common.tools.function import FunctionTool, tool
 from pagantic_common.tools.hooks import ToolDenied, ToolHook
 
@@ -14,6 +14,7 @@ __all__ = [
     "ToolDenied",
     "ToolFailed",
     "ToolHook",
+    "ToolNotRun",
     "ToolSafety",
     "tool",
 ]

@@ -17,14 +17,24 @@ class ToolCancelled(Exception):
     """The call that a function serves was cancelled, so no caller waits for the result."""
 
 
+class ToolNotRun(Exception):
+    """The outcome of a lost call that had no effect, and will have none."""
+
+
 class ToolContext:
     """The call that a function serves. The service, not the model, passes a parameter of this type.
 
     A function that is not async cannot be interrupted, so a long function should call `check` between its steps. May be
     used from any thread.
+
+    Attributes:
+        effect_id: Identifies the effect of the call, which is the same whenever the call is made again; 64 hexadecimal
+            digits, or empty if the caller gave none. A function that passes it on as an idempotency key does its work
+            once.
     """
 
-    def __init__(self, on_progress: Callable[[ToolProgress], None] = lambda _: None) -> None:
+    def __init__(self, on_progress: Callable[[ToolProgress], None] = lambda _: None, *, effect_id: str = "") -> None:
+        self.effect_id = effect_id
         self._is_cancelled = threading.Event()
         self._on_progress = on_progress
         self._reported_at_s = -math.inf

@@ -29,12 +29,14 @@ class FunctionTool(Generic[P, R]):
         definition: The definition of the tool for models.
         parameters: Reads the arguments of the function.
         max_concurrent: Largest number of calls that may run at the same time.
+        outcome_function: The function that `outcome` registered, or None.
     """
 
     def __init__(
         self, function: Callable[P, R], definition: ToolDefinition, parameters: Parameters, max_concurrent: int
     ) -> None:
         self.function = function
+        self.outcome_function: Callable[[str], Any] | None = None
         self.definition = definition
         self.parameters = parameters
         self.max_concurrent = max_concurrent
@@ -43,6 +45,15 @@ class FunctionTool(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the undecorated function."""
         return self.function(*args, **kwargs)
+
+    def outcome(self, function: Callable[[str], Any]) -> Callable[[str], Any]:
+        """Register the function that knows what became of a lost call, by its effect id. May be used as a decorator.
+
+        The function, async or not, returns what the call returned, or raises ToolNotRun if the call had no effect and
+        will have none. After any other error the outcome is unknown.
+        """
+        self.outcome_function = function
+        return function
 
     @property
     def is_async(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
 from pagantic_common.workers.fair_places import FairPlaces
@@ -15,7 +15,14 @@ MAX_WAITING_CALLS = 1024
 
 
 class ToolUnavailable(Exception):
-    """The tool cannot be reached or was lost during the call. The message states the reason and a remedy."""
+    """The tool cannot be reached or was lost during the call. The message states the reason and a remedy.
+
+    `may_have_run` says whether the call may have had an effect.
+    """
+
+    def __init__(self, message: str, *, may_have_run: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_run = may_have_run
 
 
 class ServerLost(Exception):
@@ -48,6 +55,17 @@ class Tool(Protocol):
         """Return the result for arguments that satisfy the schema. Raises ToolFailed and ToolUnavailable.
 
         The call can be cancelled. `report` is called in the event loop with the progress of the call.
+        """
+
+
+@runtime_checkable
+class KnowsOutcomes(Protocol):
+    """A tool that knows what became of its calls."""
+
+    async def outcome(self, effect_id: str) -> str:
+        """Return the result of the call with this effect id.
+
+        Raises ToolNotRun if the call had no effect and will have none. After any other error the outcome is unknown.
         """
 
 

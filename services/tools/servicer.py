@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
@@ -30,8 +31,8 @@ from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
-from pagantic_common.domain.messages import ToolCall, ToolFailed, ToolProgress
-from pagantic_common.telemetry.scope import current_deadline
+from pagantic_common.domain.messages import Ending, ToolCall, ToolFailed, ToolProgress
+from pagantic_common.telemetry.scope import current_deadline, effect_scope
 from pagantic_common.tools.function import MAX_TIMEOUT_S
 from services.tools.app.execution import Outcome, ToolExecutor
 from services.tools.app.providers import CallAsked, CallWithdrawn, HealthAsked, Offered, ProviderEvent, Providers
@@ -52,6 +53,12 @@ from services.tools.core.servers import (
 from services.tools.ports import Tool
 
 NANOS_PER_S = 10**9
+_EFFECT_ID = re.compile("[0-9a-f]{64}")
+_ENDINGS = {
+    Ending.DONE: pb.TOOL_OUTCOME_DONE,
+    Ending.NOT_RUN: pb.TOOL_OUTCOME_NOT_RUN,
+    Ending.UNKNOWN: pb.TOOL_OUTCOME_UNKNOWN,
+}
 
 _STATES = {
     ServerState.CONNECTING: mcp_pb2.MCP_SERVER_STATE_CONNECTING,
@@ -65,6 +72,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
     {
         "ExecuteTool": Scope.EXECUTE,
         "ExecuteToolStream": Scope.EXECUTE,
+        "GetToolOutcome": Scope.EXECUTE,
         "ListTools": Scope.READ,
         "SearchTools": Scope.READ,
         "GetMcpPrompt": Scope.EXECUTE,
@@ -111,14 +119,22 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         )
 
     async def ExecuteTool(self, request: pb.ExecuteToolRequest, context: Context) -> pb.ExecuteToolResponse:
-        return outcome_to_proto(await self._executor.execute(*self._decode(request)))
+        with effect_scope(request.effect_id):
+            return outcome_to_proto(await self._executor.execute(*self._decode(request)))
 
     async def ExecuteToolStream(
         self, request: pb.ExecuteToolRequest, context: Context
     ) -> AsyncIterator[pb.ExecuteToolStreamResponse]:
-        async with aclosing(self._executor.follow(*self._decode(request))) as reports:
-            async for report in reports:
-                yield report_to_proto(report)
+        call, deadline = self._decode(request)
+        with effect_scope(request.effect_id):
+            async with aclosing(self._executor.follow(call, deadline)) as reports:
+                async for report in reports:
+                    yield report_to_proto(report)
+
+    async def GetToolOutcome(self, request: pb.GetToolOutcomeRequest, context: Context) -> pb.GetToolOutcomeResponse:
+        _check_effect_id(request.effect_id)
+        lost = await self._executor.find_outcome(request.tool_name, request.effect_id)
+        return pb.GetToolOutcomeResponse(outcome=_ENDINGS[lost.ending], content=lost.content)
 
     def _encoded(self, tool: Tool) -> pb.RegisteredTool:
         return registered_tool_to_proto(tool, self._registry.origin_of(tool.definition.name))
@@ -128,6 +144,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         if not request.HasField("call"):
             raise InvalidRequest("call is not set: name the tool and its arguments")
         require_id("call.id", request.call.id)
+        if request.effect_id:
+            _check_effect_id(request.effect_id)
         timeout_s = timeout_from_proto(request)
         deadline = min(Deadline.after(self._clock.monotonic_s(), timeout_s), current_deadline())
         return tool_call_from_proto(request.call), deadline
@@ -185,6 +203,11 @@ class ToolProviderServicer(pb_grpc.ToolProviderServiceServicer):
     ) -> pb.AnswerHealthCheckResponse:
         self._providers.answer_health(request.offer_id, request.unavailable_reason)
         return pb.AnswerHealthCheckResponse()
+
+
+def _check_effect_id(effect_id: str) -> None:
+    if not _EFFECT_ID.fullmatch(effect_id):
+        raise InvalidRequest(f"effect_id {effect_id[:80]!r} must be 64 hexadecimal digits in lower case")
 
 
 def timeout_from_proto(request: pb.ExecuteToolRequest) -> float | None:
@@ -336,8 +359,8 @@ def provider_event_to_proto(event: ProviderEvent) -> pb.OfferToolsResponse:
                 health_check_interval=duration_to_proto(event.health_check_s),
             )
             return pb.OfferToolsResponse(offered=offered)
-        case CallAsked(call=call):
-            return pb.OfferToolsResponse(call=pb.OfferedToolCall(call=tool_call_to_proto(call)))
+        case CallAsked(call=call, effect_id=effect_id):
+            return pb.OfferToolsResponse(call=pb.OfferedToolCall(call=tool_call_to_proto(call), effect_id=effect_id))
         case CallWithdrawn(call_id=call_id):
             return pb.OfferToolsResponse(withdrawn=pb.ToolCallWithdrawn(call_id=call_id))
         case HealthAsked():

@@ -179,6 +179,12 @@ def fail_a_tool_that_runs_once(world):
     return fail_a_scripted_tool(world, "once")
 
 
+@ROWS.add("TOOL_OUTCOME_UNKNOWN", "a tool of a scripted tools service that is not idempotent")
+def lose_a_call(world):
+    with world.scripted_tools(error_pb2.ERROR_CODE_TOOL_OUTCOME_UNKNOWN):
+        return settled(world.odd, lambda: plan(step("call", "tool", {"tool": "once", "arguments": {}})))
+
+
 @ROWS.add("TOOL_TIMEOUT", "tools stopped while it is called, a step with a timeout", is_idempotent=True)
 def take_too_long(world):
     settled(world.odd, lambda: plan(compute("1 + 1")))

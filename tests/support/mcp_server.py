@@ -94,6 +94,13 @@ async def wait(seconds: float, context: Context) -> str:
 
 
 @server.tool()
+def effect(context: Context) -> str:
+    """Says the id of the effect that it got."""
+    meta = context.request_context.meta or {}
+    return dict(meta).get("pagantic/effect_id", "none")
+
+
+@server.tool()
 def count_cancelled() -> str:
     """Tells how many waits were cancelled."""
     return str(cancelled)

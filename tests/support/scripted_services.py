@@ -6,10 +6,10 @@ import re
 
 from pagantic_common.domain.chunks import Chunk, lay_out
 from pagantic_common.domain.errors import ErrorCode, Internal, NotFound, failure_of
-from pagantic_common.domain.messages import Message, ModelInfo, Role, ToolDefinition, ToolSafety
+from pagantic_common.domain.messages import Ending, LostCall, Message, ModelInfo, Role, ToolDefinition, ToolSafety
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Guarantee, Stage, StageOutcome, StageReport
-from pagantic_common.telemetry.scope import current_correlation
+from pagantic_common.telemetry.scope import current_correlation, current_effect_id
 from services.orchestrator.adapters.operator_files import PromptFolder
 from services.orchestrator.app.services import Services
 from services.orchestrator.core.conversation.memory import MemoryPolicy
@@ -199,6 +199,9 @@ class ScriptedTools:
         self.ends = []
         self.calls = []
         self.correlations = []
+        self.effect_ids = []
+        self.outcome = LostCall(Ending.UNKNOWN)
+        self.outcomes_asked = []
         self.reports = []
 
     async def list_tools(self, names):
@@ -215,6 +218,7 @@ class ScriptedTools:
 
     async def execute(self, call, report):
         self.calls.append(call)
+        self.effect_ids.append(current_effect_id())
         self.called.set()
         for progress in self.reports:
             await report(progress)
@@ -223,6 +227,10 @@ class ScriptedTools:
         if self.ends:
             raise self.ends.pop(0)
         return ToolCallRecord(call.id, call.name, call.arguments_json, self.result, False, None, 0.01)
+
+    async def find_outcome(self, tool, effect_id):
+        self.outcomes_asked.append((tool, effect_id))
+        return self.outcome
 
 
 class ScriptedContext:

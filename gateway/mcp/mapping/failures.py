@@ -67,6 +67,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.TOOL_NOT_FOUND: "see which tools there are with tools/list",
     ErrorCode.TOOL_INVALID_ARGUMENTS: "correct the argument that the message names, and call again",
     ErrorCode.TOOL_DENIED: "a policy of the deployment forbids it: ask its operator",
+    ErrorCode.TOOL_OUTCOME_UNKNOWN: "find out whether it happened before you ask for it again",
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "have the deployment's operator look at `pagantic status`",
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: "ask more precisely, raise n, or lower min_agreement",
     ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: "ask what the collection has, or add documents that answer it",

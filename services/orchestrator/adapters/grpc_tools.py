@@ -10,6 +10,7 @@ import grpc
 
 from pagantic.tools.v1 import tools_service_pb2, tools_service_pb2_grpc
 from pagantic_common.codec.errors import error_code_from_proto
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.codec.messages import (
     duration_from_proto,
     tool_call_to_proto,
@@ -17,10 +18,13 @@ from pagantic_common.codec.messages import (
     tool_progress_from_proto,
 )
 from pagantic_common.domain.errors import ErrorCode, Internal, Unsupported
-from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.messages import Ending, LostCall, ToolCall
 from pagantic_common.rpc.peer import Credentials, Peer, pass_on
+from pagantic_common.telemetry.scope import current_effect_id
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.ports.services import OfferedTool, Report
+
+_ENDINGS = EnumCodec(tools_service_pb2.ToolOutcome, Ending, "TOOL_OUTCOME_", unknown=Ending.UNKNOWN)
 
 MAX_CACHED_LISTS = 64
 # A longer list of named tools is not cached, because callers choose the names. The list of all tools always is.
@@ -80,11 +84,20 @@ class GrpcTools:
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
         """Run a call and report its progress. If the tool itself fails, the record contains the failure."""
-        request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call))
+        request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call), effect_id=current_effect_id())
         try:
             return await self._follow(call, request, report)
         except Unsupported:  # an older service during a rolling update
             return _record_of(call, await self._peer.call_unary(self._stub.ExecuteTool, request))
+
+    async def find_outcome(self, tool: str, effect_id: str) -> LostCall:
+        """Ask a tool for the end of a lost call. A service of an earlier version leaves it unknown."""
+        request = tools_service_pb2.GetToolOutcomeRequest(tool_name=tool, effect_id=effect_id)
+        try:
+            reply = await self._peer.call_unary(self._stub.GetToolOutcome, request)
+        except Unsupported:
+            return LostCall(Ending.UNKNOWN)
+        return LostCall(_ENDINGS.from_proto(reply.outcome), reply.content)
 
     async def _follow(
         self, call: ToolCall, request: tools_service_pb2.ExecuteToolRequest, report: Report

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolDefinition
+from pagantic_common.domain.messages import LostCall, Message, ModelInfo, ToolCall, ToolDefinition
 from pagantic_common.domain.text.calibration import LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
@@ -323,6 +323,17 @@ class CallTool(Call[ToolCallRecord]):
 
     async def perform(self, services: Services, sink: Report) -> ToolCallRecord:
         return await services.tools.execute(self.call, sink)
+
+
+@dataclass(frozen=True, slots=True)
+class FindOutcome(Call[LostCall]):
+    """Asks a tool for the end of a call that was lost."""
+
+    tool: str
+    effect_id: str
+
+    async def perform(self, services: Services, _sink: Sink[Any]) -> LostCall:
+        return await services.tools.find_outcome(self.tool, self.effect_id)
 
 
 @dataclass(frozen=True, slots=True)

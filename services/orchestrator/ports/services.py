@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pagantic_common.domain.chunks import Chunk
-from pagantic_common.domain.messages import Message, ModelInfo, ToolCall, ToolDefinition, ToolProgress
+from pagantic_common.domain.messages import LostCall, Message, ModelInfo, ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.conversation.memory import Summary
@@ -240,7 +240,13 @@ class ToolsPort(Protocol):
         """Return the names of at most `limit` of the named tools that match a query, best first."""
 
     async def execute(self, call: ToolCall, report: Report) -> ToolCallRecord:
-        """Run a call and report its progress. If the tool itself fails, the record contains the failure."""
+        """Run a call and report its progress. If the tool itself fails, the record contains the failure.
+
+        The tool receives the id of the current effect.
+        """
+
+    async def find_outcome(self, tool: str, effect_id: str) -> LostCall:
+        """Ask a tool for the end of a call that was lost."""
 
 
 class ContextPort(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import inspect
 import os
 import shutil
 import threading
@@ -21,6 +22,7 @@ from pydantic_core import to_json
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.messages import ToolDefinition, ToolProgress
 from pagantic_common.grammar.arguments import MAX_VIOLATIONS, ArgumentProblem, InvalidArguments, name_of
+from pagantic_common.telemetry.scope import current_effect_id
 from pagantic_common.tools import FunctionTool, ToolContext
 from pagantic_common.tools.requirements import Requirement, RequirementKind
 from pagantic_common.workers.fair_places import keep_place_until
@@ -109,7 +111,7 @@ class FunctionToolAdapter:
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error."""
-        context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report))
+        context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report), effect_id=current_effect_id())
         try:
             values = self._tool.parameters.read(arguments)
         except pydantic.ValidationError as error:
@@ -129,6 +131,15 @@ class FunctionToolAdapter:
             raise _as_error(error) from error
         finally:
             context.cancel()
+
+    async def outcome(self, effect_id: str) -> str:
+        """Return the result of a lost call. Raises ToolNotRun, and LookupError if the tool cannot say."""
+        function = self._tool.outcome_function
+        if function is None:
+            raise LookupError(f"tool {self.definition.name!r} has no function for outcomes")
+        if inspect.iscoroutinefunction(function):
+            return _text_of(await function(effect_id))
+        return _text_of(await asyncio.to_thread(function, effect_id))
 
     async def _call_in_thread(self, values: Mapping[str, Any]) -> str:
         """Call the function in a thread. It keeps its place until the function returns, even if the caller has left."""

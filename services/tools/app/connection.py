@@ -154,7 +154,8 @@ class ServerConnection:
             return await session.call_tool(name, arguments, report)
         except ServerLost as lost:
             raise ToolUnavailable(
-                f"server {self._spec.name!r} was lost during the call, which may have had effects: {lost}"
+                f"server {self._spec.name!r} was lost during the call: {lost}",
+                may_have_run=True,
             ) from None
 
     async def _take_up(self, session: McpSession) -> None:

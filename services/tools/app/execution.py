@@ -10,7 +10,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,19 +19,29 @@ from pagantic_common.domain.calls.breaker import THRESHOLD, Breaker
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode, Failure, Overloaded, failure_of
-from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolResult
+from pagantic_common.domain.messages import (
+    Ending,
+    LostCall,
+    ToolCall,
+    ToolDefinition,
+    ToolFailed,
+    ToolProgress,
+    ToolResult,
+    ToolSafety,
+)
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
 from pagantic_common.telemetry.logging import get_logger, report_bug
-from pagantic_common.telemetry.scope import current_principal
-from pagantic_common.tools import ToolDenied, ToolHook
+from pagantic_common.telemetry.scope import current_effect_id, current_principal
+from pagantic_common.tools import ToolDenied, ToolHook, ToolNotRun
 from services.tools.app.registry import ToolRegistry
-from services.tools.ports import Rates, Report, Tool, ToolUnavailable
+from services.tools.ports import KnowsOutcomes, Rates, Report, Tool, ToolUnavailable
 
 FIRST_OPEN_S, MAX_OPEN_S, PROBE_S = 5.0, 60.0, 60.0
 MAX_BREAKERS = 4096
 MAX_WAIT_S = 60.0  # for a place
 MAX_REASON_CHARS = 4096
+OUTCOME_S = 5.0
 
 log = get_logger(__name__)
 
@@ -189,6 +199,40 @@ class ToolExecutor:
         run = partial(run_with_hooks, tool, arguments, checker, self._hooks, report)
         return await self._attempt_all(run, tool, deadline)
 
+    async def find_outcome(self, name: str, effect_id: str) -> LostCall:
+        """Ask a tool for the end of a lost call. A tool that cannot say within OUTCOME_S leaves it UNKNOWN."""
+        tool = self._registry.find(name)
+        if not isinstance(tool, KnowsOutcomes) or not effect_id:
+            return LostCall(Ending.UNKNOWN)
+        try:
+            async with asyncio.timeout(OUTCOME_S):
+                return LostCall(Ending.DONE, self._bound(name, await tool.outcome(effect_id)))
+        except ToolNotRun:
+            return LostCall(Ending.NOT_RUN)
+        except LookupError:
+            return LostCall(Ending.UNKNOWN)
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything
+            report_bug(log, error, tool=name)
+            return LostCall(Ending.UNKNOWN)
+
+    async def _settle(self, tool: Tool, failure: Failure, *, may_have_run: bool) -> str | Failure:
+        """Return the result or the failure of a call that was lost.
+
+        Only a call with effects can matter. A call that had no effect after all may be made again.
+        """
+        definition = tool.definition
+        if not may_have_run or definition.idempotent or definition.safety in (ToolSafety.NONE, ToolSafety.READ):
+            return failure
+        lost = await self.find_outcome(definition.name, current_effect_id())
+        match lost.ending:
+            case Ending.DONE:
+                return lost.content
+            case Ending.NOT_RUN:
+                return replace(failure, retryable=True)
+            case _:
+                message = f"the outcome of a call of {definition.name!r} is unknown, and it may have happened: "
+                return failure_of(ErrorCode.TOOL_OUTCOME_UNKNOWN, message + failure.message)
+
     async def _attempt_all(
         self, run: Callable[[], Awaitable[str]], tool: Tool, deadline: Deadline
     ) -> tuple[str | Failure, int]:
@@ -238,7 +282,8 @@ class ToolExecutor:
             return _refusal_of(definition, error)
         except ToolUnavailable as error:
             self._guard.note_silence(tool)
-            return _unavailable(definition, _words_of(error))
+            failure = _unavailable(definition, _words_of(error))
+            return await self._settle(tool, failure, may_have_run=error.may_have_run)
         except ToolFailed as error:
             self._guard.note_answer(tool)
             retryable = idempotent and not error.is_final
@@ -249,7 +294,8 @@ class ToolExecutor:
                 if limit_s >= timeout_s:  # the tool's timeout expired, not the caller's
                     self._guard.note_silence(tool)
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
-                return failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
+                failure = failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
+                return await self._settle(tool, failure, may_have_run=True)
             message = f"tool {name!r} failed: {report_bug(log, error, tool=name)}"
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=idempotent)
 

@@ -20,7 +20,7 @@ from pagantic_common.domain.errors import Conflict, NotFound, Overloaded, Unavai
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.telemetry.logging import get_logger
-from pagantic_common.telemetry.scope import current_principal
+from pagantic_common.telemetry.scope import current_effect_id, current_principal
 from services.tools.app.registry import ToolRegistry
 from services.tools.core.remote_names import prefixed_name
 from services.tools.core.servers import check_server_name
@@ -60,9 +60,10 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class CallAsked:
-    """Asks the program to run a call."""
+    """Asks the program to run a call, whose effect has an id."""
 
     call: ToolCall
+    effect_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class _Offer:
         call_id = f"call-{self._count}"
         running = _RunningCall(asyncio.get_running_loop().create_future(), report)
         self._calls[call_id] = running
-        self._send(CallAsked(ToolCall(call_id, name, dump_json(dict(arguments)))))
+        self._send(CallAsked(ToolCall(call_id, name, dump_json(dict(arguments))), current_effect_id()))
         try:
             return await running.result
         except asyncio.CancelledError:
@@ -157,7 +158,7 @@ class _Offer:
         self.unavailable_reason = reason
         for running in self._calls.values():
             if not running.result.done():
-                running.result.set_exception(ToolUnavailable(reason))
+                running.result.set_exception(ToolUnavailable(reason, may_have_run=True))
         self._events.put_nowait(None)
 
 

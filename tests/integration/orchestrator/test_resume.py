@@ -9,7 +9,7 @@ from pagantic.constraint.v1 import contract_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import Conflict, NotFound, PaganticError, PreconditionFailed, Unavailable
-from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.messages import Ending, LostCall, ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from pagantic_common.telemetry.clock import SystemClock
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
@@ -167,8 +167,8 @@ async def test_a_call_that_may_have_run_is_run_again_only_when_that_does_no_harm
     assert len(tools.calls) == int(is_idempotent)
     assert call.is_error != is_idempotent
     if not is_idempotent:
-        assert call.error_code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
-        assert "may have run before the orchestrator was interrupted" in inference.commands[0].messages[-1].content
+        assert call.error_code == error_pb2.ERROR_CODE_TOOL_OUTCOME_UNKNOWN
+        assert "is unknown, and it may have happened" in inference.commands[0].messages[-1].content
 
 
 @pytest.mark.parametrize("kind", ["tool", "infer"])
@@ -183,11 +183,39 @@ async def test_a_steps_call_that_may_have_run_is_not_made_again_and_is_told(tmp_
         response = await execute(stub, request)
     assert tools.calls == []
     if kind == "tool":
-        assert response.error.code == error_pb2.ERROR_CODE_TOOL_EXECUTION_FAILED
-        assert "it is not run again" in response.error.message
+        assert response.error.code == error_pb2.ERROR_CODE_TOOL_OUTCOME_UNKNOWN
+        assert "it may have happened" in response.error.message
     else:
         assert response.content == "sorry"
-        assert "it is not run again" in inference.commands[0].messages[-1].content
+        assert "it may have happened" in inference.commands[0].messages[-1].content
+
+
+@pytest.mark.parametrize("kind", ["chat", "tool", "infer"])
+@pytest.mark.parametrize("ending", [Ending.DONE, Ending.NOT_RUN])
+async def test_a_tool_that_knows_what_became_of_a_call_is_asked(tmp_path, kind, ending):
+    steps = TOOL if kind == "tool" else step("ask", parameters={"tools": ["clock"]})
+    request = system_request(request_id="p") if kind == "chat" else plan(steps)
+    before = ScriptedTools(is_stuck=True)
+    services = scripted_services(inference=ScriptedInference(answer("", [CALL])), tools=before)
+    folder = await crash(tmp_path, services, request, before.called)
+    tools, inference = ScriptedTools(result="called again"), ScriptedInference(answer("well"))
+    tools.outcome = LostCall(ending, "done before")
+    async with orchestrator(folder, scripted_services(inference=inference, tools=tools)) as stub:
+        response = await execute(stub, request)
+    (call,) = response.tool_calls_made
+    assert (call.result, call.is_error) == ({Ending.DONE: "done before"}.get(ending, "called again"), False)
+    assert tools.outcomes_asked == [("clock", before.effect_ids[0])]
+    assert tools.effect_ids == ([] if ending is Ending.DONE else before.effect_ids)
+
+
+async def test_a_replay_has_effects_of_its_own(tmp_path):
+    tools, outputs = ScriptedTools(), [answer("", [CALL]), answer("noon")]
+    async with orchestrator(tmp_path, scripted_services(ScriptedInference(*outputs, *outputs), tools=tools)) as stub:
+        await execute(stub, system_request(request_id="first", keep_request=True))
+        replayed = system_request(request_id="again", keep_request=True)
+        replayed.replay.CopyFrom(execution_pb2.Replay(request_id="first", tools=execution_pb2.REPLAY_TOOLS_LIVE))
+        await execute(stub, replayed)
+    assert len(tools.effect_ids) == len(set(tools.effect_ids)) == 2
 
 
 async def test_a_step_goes_on_after_the_tool_call_that_had_ended_inside_it(tmp_path):

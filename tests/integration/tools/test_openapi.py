@@ -255,7 +255,7 @@ async def test_an_answer_that_does_not_end_is_given_up_in_time(tmp_path):
     keys = {"timeoutSeconds": 0.2}
     async with slow() as port, service(tmp_path, f"http://127.0.0.1:{port}", keys=keys) as stub:
         failed = await call(stub, "pets_createPet", body={"name": "x"})
-        assert failed.error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+        assert failed.error.code == error_pb2.ERROR_CODE_TOOL_OUTCOME_UNKNOWN
 
 
 @asynccontextmanager

@@ -262,7 +262,7 @@ def _fresh():
 async def test_a_function_that_does_not_return_takes_no_more_than_its_own_threads():
     async with service(__name__) as stub:
         for _ in range(2):
-            assert (await call(stub, "stuck")).error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+            assert (await call(stub, "stuck")).error.code == error_pb2.ERROR_CODE_TOOL_OUTCOME_UNKNOWN
         refused = await call(stub, "stuck")
         assert refused.error.code == error_pb2.ERROR_CODE_TOOL_UNAVAILABLE
         assert "2 of its calls were given up and still run" in refused.error.message
@@ -277,7 +277,7 @@ async def test_a_function_that_does_not_return_takes_no_more_than_its_own_thread
 
 async def test_a_function_learns_that_its_call_was_given_up():
     async with service(__name__) as stub:
-        assert (await call(stub, "patient")).error.code == error_pb2.ERROR_CODE_TOOL_TIMEOUT
+        assert (await call(stub, "patient")).error.code == error_pb2.ERROR_CODE_TOOL_OUTCOME_UNKNOWN
     assert seen[0].is_cancelled
 
 

@@ -61,6 +61,7 @@ def test_each_code_of_the_taxonomy_has_a_status_that_says_whose_fault_it_is():
         ErrorCode.TOOL_TIMEOUT: 504,
         ErrorCode.TOOL_UNAVAILABLE: 503,
         ErrorCode.TOOL_DENIED: 403,
+        ErrorCode.TOOL_OUTCOME_UNKNOWN: 502,
         ErrorCode.CONSTRAINT_GRAMMAR_INVALID: 400,
         ErrorCode.CONSTRAINT_GRAMMAR_REJECTED: 500,
         ErrorCode.CONSTRAINT_SCHEMA_INVALID: 500,

@@ -211,8 +211,8 @@ def test_a_call_that_may_have_run_is_lost_unless_its_tool_is_idempotent():
     assert calls.lost_call(tools) == began[1]
     assert Progress(began[:1]).calls_of("").lost_call(tools) is None
     assert progress.calls_of("s").lost_call(tools) == began[2]
-    assert [calls.is_lost(call, tools) for call in ("c1", "c2", "c4")] == [False, True, False]
-    assert progress.calls_of("s").is_lost("c3", tools)
+    assert [calls.lost(call, tools) for call in ("c1", "c2", "c4")] == [None, began[1], None]
+    assert progress.calls_of("s").lost("c3", tools) == began[2]
     assert calls.record_of("c1") == RECORD
     assert calls.record_of("c2") is None
 

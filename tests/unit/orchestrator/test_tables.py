@@ -134,6 +134,7 @@ FAILURES = {
         "TOOL_TIMEOUT": False,
         "TOOL_UNAVAILABLE": False,
         "TOOL_DENIED": False,
+        "TOOL_OUTCOME_UNKNOWN": False,
     },
     ErrorCategory.CONSTRAINT_FAILURE: {
         "CONSTRAINT_GRAMMAR_INVALID": False,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -10,12 +11,15 @@ from pagantic_common.domain.calls.breaker import THRESHOLD
 from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import ErrorCode
-from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed
+from pagantic_common.domain.messages import Ending, LostCall, ToolCall, ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.telemetry.clock import SystemClock
-from pagantic_common.telemetry.scope import work_scope
+from pagantic_common.telemetry.scope import effect_scope, work_scope
+from pagantic_common.tools import ToolContext, ToolNotRun
+from pagantic_common.tools import tool as tool_of
 from pagantic_common.workers.fair_places import FairPlaces, keep_place_until
 from pagantic_common.workers.thread_workers import ThreadWorkers
 from services.tools.adapters.builtin.computing import computing_tools
+from services.tools.adapters.function_tool import FunctionToolAdapter, Machine
 from services.tools.app import execution
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.registry import ToolRegistry
@@ -337,3 +341,94 @@ async def test_unknown_time_zone_is_told(timezone):
     outcome = await executor.execute(ToolCall("c1", "clock", f'{{"timezone": "{timezone}"}}'), Deadline())
     assert outcome.failure.code is ErrorCode.TOOL_EXECUTION_FAILED
     assert f"time zone '{timezone}' is not known" in outcome.result.content
+
+
+class KnowingTool(ScriptedTool):
+    """Knows what became of its calls: a result, or an exception."""
+
+    def __init__(self, *script, outcome, safety=ToolSafety.WRITE, **fields):
+        super().__init__(*script, **fields)
+        self.definition = replace(self.definition, safety=safety)
+        self.ending = outcome
+        self.asked = []
+
+    async def outcome(self, effect_id):
+        self.asked.append(effect_id)
+        if isinstance(self.ending, Exception):
+            raise self.ending
+        return self.ending
+
+
+LOST = [60.0, ToolUnavailable("its server left", may_have_run=True)]
+
+
+@pytest.mark.parametrize("lost", LOST, ids=["too late", "lost"])
+@pytest.mark.parametrize(
+    ("outcome", "code", "content", "runs"),
+    [
+        ("paid", None, "paid", 1),
+        (ToolNotRun(), None, "again", 2),
+        (LookupError(), ErrorCode.TOOL_OUTCOME_UNKNOWN, "it may have happened", 1),
+        (OSError("no answer"), ErrorCode.TOOL_OUTCOME_UNKNOWN, "it may have happened", 1),
+    ],
+)
+async def test_a_tool_with_effects_is_asked_about_a_call_that_was_lost(lost, outcome, code, content, runs):
+    tool = KnowingTool(lost, "again", outcome=outcome)
+    with effect_scope("e" * 64):
+        done = await execute(tool, default_timeout_s=0.01)
+    assert content in done.result.content
+    assert (done.failure and done.failure.code) == code
+    assert (tool.runs, tool.asked) == (runs, ["e" * 64])
+    assert done.failure is None or not done.failure.retryable
+
+
+@pytest.mark.parametrize(
+    ("fields", "failed", "code"),
+    [
+        ({"safety": ToolSafety.READ}, 60.0, ErrorCode.TOOL_TIMEOUT),
+        ({"safety": ToolSafety.NONE}, 60.0, ErrorCode.TOOL_TIMEOUT),
+        ({"idempotent": True}, 60.0, ErrorCode.TOOL_TIMEOUT),
+        ({}, ToolUnavailable("it was not reached"), ErrorCode.TOOL_UNAVAILABLE),
+        ({}, ToolFailed("no"), ErrorCode.TOOL_EXECUTION_FAILED),
+    ],
+)
+async def test_the_outcome_of_other_calls_is_known(fields, failed, code):
+    tool = KnowingTool(failed, outcome="never asked", **fields)
+    with effect_scope("e" * 64):
+        done = await execute(tool, default_timeout_s=0.01, max_retries=0)
+    assert (done.failure.code, tool.asked) == (code, [])
+
+
+async def test_a_tool_that_cannot_say_leaves_the_outcome_unknown():
+    tool = ScriptedTool(60.0)
+    tool.definition = replace(tool.definition, safety=ToolSafety.EXTERNAL)
+    done = await execute(tool, default_timeout_s=0.01)
+    assert done.failure.code is ErrorCode.TOOL_OUTCOME_UNKNOWN
+    assert "did not finish within 0.01 s" in done.failure.message
+
+
+async def test_a_function_gets_the_effect_id_and_says_what_became_of_it():
+    effects = {}
+
+    @tool_of(safety="external")
+    def pay(euros: int, context: ToolContext) -> str:
+        """Pays."""
+        effects[context.effect_id] = euros
+        return f"paid {euros}"
+
+    @pay.outcome
+    def outcome_of(effect_id: str) -> dict[str, int]:
+        if effect_id not in effects:
+            raise ToolNotRun
+        return {"euros": effects[effect_id]}
+
+    clock = SystemClock()
+    executor = executor_of([FunctionToolAdapter(pay, Machine(clock))], clock)
+    with effect_scope("a" * 64):
+        assert (await executor.execute(ToolCall("c", "pay", '{"euros": 3}'), Deadline())).result.content == "paid 3"
+    assert await executor.find_outcome("pay", "a" * 64) == LostCall(Ending.DONE, '{"euros":3}')
+    assert await executor.find_outcome("pay", "b" * 64) == LostCall(Ending.NOT_RUN)
+    assert await executor.find_outcome("pay", "") == LostCall(Ending.UNKNOWN)
+    assert await executor.find_outcome("nothing", "a" * 64) == LostCall(Ending.UNKNOWN)
+    pay.outcome(None)
+    assert await executor.find_outcome("pay", "a" * 64) == LostCall(Ending.UNKNOWN)

@@ -113,8 +113,8 @@ async def test_a_lost_server_keeps_its_tools_which_cannot_be_called_until_it_is_
         await asyncio.sleep(0)
         server.go_down()
         lost = await waiting
-        assert lost.failure.code is ErrorCode.TOOL_UNAVAILABLE
-        assert "which may have had effects: it went down" in lost.failure.message
+        assert lost.failure.code is ErrorCode.TOOL_OUTCOME_UNKNOWN
+        assert "was lost during the call: it went down" in lost.failure.message
         await until(lambda: w.status().state is ServerState.LOST)
         assert w.names() == ["s_echo", "s_wait"]
         refused = await w.call("s_echo")

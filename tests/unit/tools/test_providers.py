@@ -9,6 +9,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Conflict, ErrorCode, InvalidRequest, NotFound, Overloaded, Unavailable
 from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolFailed, ToolProgress, ToolSafety
 from pagantic_common.telemetry.clock import SystemClock
+from pagantic_common.telemetry.scope import effect_scope
 from pagantic_common.testing.clock import FakeClock
 from services.tools.app.execution import ExecutionLimits, ToolExecutor
 from services.tools.app.providers import CallAsked, CallWithdrawn, HealthAsked, Offered, OfferLimits, Providers
@@ -52,9 +53,11 @@ async def test_a_program_runs_the_calls_of_its_tools():
     async with world.offering() as (offered, events):
         (tool,) = offered.tools
         assert (tool.definition.name, tool.definition.safety) == ("math_double", ToolSafety.READ)
-        running = world.call()
+        with effect_scope("e" * 64):
+            running = world.call()
         asked = await anext(events)
         assert isinstance(asked, CallAsked)
+        assert asked.effect_id == "e" * 64
         assert (asked.call.name, asked.call.arguments_json) == ("double", '{"n":21}')
         world.providers.answer(offered.offer_id, asked.call.id, ToolProgress(1.0))
         world.providers.answer(offered.offer_id, asked.call.id, "42")

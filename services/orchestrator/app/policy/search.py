@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PermissionDenied
-from pagantic_common.domain.messages import ToolCall
-from services.orchestrator.app.services import Call, CallTool, ListTools, Perform, Retrieve, SearchTools, Services, Sink
+from pagantic_common.domain.messages import Ending, LostCall, ToolCall
+from services.orchestrator.app.services import (
+    Call,
+    CallTool,
+    FindOutcome,
+    ListTools,
+    Perform,
+    Retrieve,
+    SearchTools,
+    Services,
+    Sink,
+)
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy, Retriever
 from services.orchestrator.core.tools.document_search import NAME, DocumentSearch, write_result
@@ -36,6 +46,8 @@ class SearchDocuments:
                 return await self._match(perform, call, sink)
             case CallTool(tool_call) if tool_call.name == NAME:
                 return await self._run(tool_call)
+            case FindOutcome(tool) if tool == NAME:
+                return LostCall(Ending.UNKNOWN)
         return await perform(call, sink)
 
     async def _list(self, perform: Perform, names: Sequence[str], sink: Sink[Any]) -> list[OfferedTool]:

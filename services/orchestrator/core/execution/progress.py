@@ -12,14 +12,17 @@ has all results from then on.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from pagantic_common.domain.errors import Failure
+from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.core.kernel.command import Answer
+from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.model.plan import StepResult, path_of_step
 from services.orchestrator.core.model.response import (
     FinishReason,
@@ -34,11 +37,15 @@ from services.orchestrator.core.turn.run import Run
 
 @dataclass(frozen=True, slots=True)
 class CallBegan:
-    """The start of a tool call, recorded before the call runs. `path` is the machine that makes the call."""
+    """The start of a tool call, recorded before the call runs.
+
+    `path` is the machine that makes the call. `effect_id` is the id of its effect, or empty in an old journal.
+    """
 
     call_id: str
     tool: str
     path: str = ""
+    effect_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,19 +286,30 @@ class CallProgress:
         open_calls = (call for call in self.calls if isinstance(call, CallBegan) and call.call_id not in ended)
         return next((call for call in open_calls if not _is_idempotent(call, tools)), None)
 
-    def is_lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> bool:
-        """Return whether a call may have run and its tool is not idempotent, so that it must not run again."""
+    def lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
+        """Return the start of a call that may have run, or None if the call may run again or has not begun."""
         began = (call for call in self.calls if isinstance(call, CallBegan) and call.call_id == call_id)
-        return any(not _is_idempotent(call, tools) for call in began)
+        return next((call for call in began if not _is_idempotent(call, tools)), None)
 
 
 def _is_idempotent(call: CallBegan, tools: Mapping[str, ToolDefinition]) -> bool:
     return call.tool in tools and tools[call.tool].idempotent
 
 
-def lost_call_message(tool: str) -> str:
-    """Return a message with the reason that a call is not run again."""
-    return f"the call of {tool!r} may have run before the orchestrator was interrupted; it is not run again"
+def effect_id_of(key: ExecutionKey, path: str, position: str, args_hash: str) -> str:
+    """Return the id of a call's effect: the SHA-256 of these values, as 64 hexadecimal digits.
+
+    `position` is the position of the call in the machine of `path`. So the id is the same in retries, resumes and
+    further runs under a request id, and differs in a replay.
+    """
+    text = "\n".join([json.dumps([*key, path, position]), args_hash])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unknown_outcome(tool: str, reason: str) -> Failure:
+    """Return the failure of a call that may have had its effect."""
+    message = f"the outcome of a call of {tool!r} is unknown, and it may have happened: {reason}"
+    return failure_of(ErrorCode.TOOL_OUTCOME_UNKNOWN, message)
 
 
 def failed_with(run: Run, progress: Progress, failure: Failure, path: str = "") -> Failed:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mcp import Client, MCPError, types
 from mcp.client.subscriptions import SubscriptionLost
@@ -18,6 +18,7 @@ from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.grammar.schema_problems import describe_problem
 from pagantic_common.grammar.schema_validator import SchemaError, Validator, build_validator
 from pagantic_common.telemetry.logging import get_logger
+from pagantic_common.telemetry.scope import current_effect_id
 from pagantic_common.tools.call import ToolContext
 from pagantic_common.tools.function import MAX_TIMEOUT_S
 from services.tools.adapters.mcp.contents import (
@@ -44,6 +45,7 @@ from services.tools.ports import Report, ServerLost
 log = get_logger(__name__)
 
 _MAX_PROBLEM_CHARS = 300
+EFFECT_ID_KEY = "pagantic/effect_id"  # of `_meta`
 ResultT = TypeVar("ResultT")
 
 _LISTEN_AGAIN_S = 5.0
@@ -170,7 +172,11 @@ class SdkSession:
 
         try:
             result = await self._client.call_tool(
-                name, dict(arguments), read_timeout_seconds=MAX_TIMEOUT_S, progress_callback=on_progress
+                name,
+                dict(arguments),
+                read_timeout_seconds=MAX_TIMEOUT_S,
+                progress_callback=on_progress,
+                meta=_meta(),
             )
         except MCPError as error:
             self._check_answered(error)
@@ -241,3 +247,8 @@ def words_of(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return f"wrong fields: {places_of(error, 0, 3)}"[:MAX_REASON_CHARS]
     return " ".join(str(error).split())[:MAX_REASON_CHARS].encode(errors="replace").decode()
+
+
+def _meta() -> types.RequestParamsMeta | None:
+    effect_id = current_effect_id()
+    return cast("types.RequestParamsMeta", {EFFECT_ID_KEY: effect_id}) if effect_id else None

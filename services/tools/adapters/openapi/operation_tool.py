@@ -9,6 +9,7 @@ import httpx2
 
 from pagantic_common.domain.messages import ToolDefinition, ToolFailed
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
+from pagantic_common.telemetry.scope import current_effect_id
 from pagantic_common.workers.fair_places import FairPlaces
 from services.tools.adapters.http_guard import RequestRefused, ResponseTooLarge
 from services.tools.adapters.openapi.configuration import ApiSpec
@@ -64,8 +65,9 @@ class OperationTool:
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise ToolUnavailable(f"api {self._spec.name!r} cannot be reached: {_words_of(error)}") from None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            effects = "" if self._operation.is_idempotent else ", and the call may have had effects"
-            raise ToolUnavailable(f"api {self._spec.name!r} gave no answer{effects}: {_words_of(error)}") from None
+            raise ToolUnavailable(
+                f"api {self._spec.name!r} gave no answer: {_words_of(error)}", may_have_run=True
+            ) from None
         if not response.is_success:
             raise _failure_of(response)
         return _text_of(response)
@@ -79,6 +81,8 @@ class OperationTool:
         elif content is not None:
             headers["content-type"] = content.media_type
             body = content.text.encode(errors="replace")
+        if effect_id := current_effect_id():
+            headers["idempotency-key"] = effect_id
         # The configured headers take precedence.
         headers.update(self._spec.headers)
         url = self._spec.url + request.target

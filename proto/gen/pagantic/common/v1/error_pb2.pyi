@@ -106,6 +106,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The tool, or something it requires, is not there. Retryable when the tool is idempotent."""
     ERROR_CODE_TOOL_DENIED: _ErrorCode.ValueType  # 205
     """Policy forbids the call."""
+    ERROR_CODE_TOOL_OUTCOME_UNKNOWN: _ErrorCode.ValueType  # 206
+    """A crash, a timeout or a lost connection ended the call of a tool that is not idempotent, and nobody knows whether it
+    had its effect. Never retried.
+    """
     ERROR_CODE_CONSTRAINT_GRAMMAR_INVALID: _ErrorCode.ValueType  # 300
     """The grammar does not parse, has no root rule, or cannot be enforced; the message says where."""
     ERROR_CODE_CONSTRAINT_GRAMMAR_REJECTED: _ErrorCode.ValueType  # 301
@@ -217,6 +221,10 @@ ERROR_CODE_TOOL_UNAVAILABLE: ErrorCode.ValueType  # 204
 """The tool, or something it requires, is not there. Retryable when the tool is idempotent."""
 ERROR_CODE_TOOL_DENIED: ErrorCode.ValueType  # 205
 """Policy forbids the call."""
+ERROR_CODE_TOOL_OUTCOME_UNKNOWN: ErrorCode.ValueType  # 206
+"""A crash, a timeout or a lost connection ended the call of a tool that is not idempotent, and nobody knows whether it
+had its effect. Never retried.
+"""
 ERROR_CODE_CONSTRAINT_GRAMMAR_INVALID: ErrorCode.ValueType  # 300
 """The grammar does not parse, has no root rule, or cannot be enforced; the message says where."""
 ERROR_CODE_CONSTRAINT_GRAMMAR_REJECTED: ErrorCode.ValueType  # 301

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pagantic.common.v1 import error_pb2 as _error_pb2
 from pagantic.common.v1 import message_pb2 as _message_pb2
 from pagantic.tools.v1 import mcp_pb2 as _mcp_pb2
@@ -21,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ToolOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_OUTCOME_UNSPECIFIED: _ToolOutcome.ValueType  # 0
+    """Not set."""
+    TOOL_OUTCOME_DONE: _ToolOutcome.ValueType  # 1
+    """The call had its effect."""
+    TOOL_OUTCOME_NOT_RUN: _ToolOutcome.ValueType  # 2
+    """The call had no effect, and will have none."""
+    TOOL_OUTCOME_UNKNOWN: _ToolOutcome.ValueType  # 3
+    """Nobody knows, or the tool cannot say."""
+
+class ToolOutcome(_ToolOutcome, metaclass=_ToolOutcomeEnumTypeWrapper):
+    """The end of a call that was lost."""
+
+TOOL_OUTCOME_UNSPECIFIED: ToolOutcome.ValueType  # 0
+"""Not set."""
+TOOL_OUTCOME_DONE: ToolOutcome.ValueType  # 1
+"""The call had its effect."""
+TOOL_OUTCOME_NOT_RUN: ToolOutcome.ValueType  # 2
+"""The call had no effect, and will have none."""
+TOOL_OUTCOME_UNKNOWN: ToolOutcome.ValueType  # 3
+"""Nobody knows, or the tool cannot say."""
+Global___ToolOutcome: _TypeAlias = ToolOutcome  # noqa: Y015
 
 @_typing.final
 class ListToolsRequest(_message.Message):
@@ -210,6 +239,11 @@ class ExecuteToolRequest(_message.Message):
 
     CALL_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
+    EFFECT_ID_FIELD_NUMBER: _builtins.int
+    effect_id: _builtins.str
+    """Identifies the effect of the call: 64 hexadecimal digits, the same whenever the call is made again. The tool gets it,
+    so that it can do its work once. Empty if the caller has none.
+    """
     @_builtins.property
     def call(self) -> _message_pb2.ToolCall:
         """The call, as the model asked for it."""
@@ -225,10 +259,11 @@ class ExecuteToolRequest(_message.Message):
         *,
         call: _message_pb2.ToolCall | None = ...,
         timeout: _duration_pb2.Duration | None = ...,
+        effect_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "effect_id", b"effect_id", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -307,8 +342,62 @@ class ExecuteToolStreamResponse(_message.Message):
 Global___ExecuteToolStreamResponse: _TypeAlias = ExecuteToolStreamResponse  # noqa: Y015
 
 @_typing.final
+class GetToolOutcomeRequest(_message.Message):
+    """A server to connect.
+    A question about a call that was lost.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
+    EFFECT_ID_FIELD_NUMBER: _builtins.int
+    tool_name: _builtins.str
+    """Name of the tool."""
+    effect_id: _builtins.str
+    """The effect_id of the call."""
+    def __init__(
+        self,
+        *,
+        tool_name: _builtins.str = ...,
+        effect_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect_id", b"effect_id", "tool_name", b"tool_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolOutcomeRequest: _TypeAlias = GetToolOutcomeRequest  # noqa: Y015
+
+@_typing.final
+class GetToolOutcomeResponse(_message.Message):
+    """The answer of the tool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    outcome: Global___ToolOutcome.ValueType
+    """The end of the call."""
+    content: _builtins.str
+    """The result of the call if it is DONE."""
+    def __init__(
+        self,
+        *,
+        outcome: Global___ToolOutcome.ValueType = ...,
+        content: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolOutcomeResponse: _TypeAlias = GetToolOutcomeResponse  # noqa: Y015
+
+@_typing.final
 class RegisterMcpServerRequest(_message.Message):
-    """A server to connect."""
+    """A Model Context Protocol server to connect."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -851,6 +940,9 @@ class OfferedToolCall(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALL_FIELD_NUMBER: _builtins.int
+    EFFECT_ID_FIELD_NUMBER: _builtins.int
+    effect_id: _builtins.str
+    """The effect_id of ExecuteTool, or empty."""
     @_builtins.property
     def call(self) -> _message_pb2.ToolCall:
         """The call; its id is unique in the offer, and its name is the program's own. The arguments satisfy the schema."""
@@ -859,10 +951,11 @@ class OfferedToolCall(_message.Message):
         self,
         *,
         call: _message_pb2.ToolCall | None = ...,
+        effect_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "effect_id", b"effect_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

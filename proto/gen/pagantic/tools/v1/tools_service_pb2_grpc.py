@@ -55,6 +55,11 @@ class ToolServiceStub:
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
                 response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolStreamResponse.FromString,
                 _registered_method=True)
+        self.GetToolOutcome = channel.unary_unary(
+                '/pagantic.tools.v1.ToolService/GetToolOutcome',
+                request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetToolOutcomeRequest.SerializeToString,
+                response_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetToolOutcomeResponse.FromString,
+                _registered_method=True)
         self.RegisterMcpServer = channel.unary_unary(
                 '/pagantic.tools.v1.ToolService/RegisterMcpServer',
                 request_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.RegisterMcpServerRequest.SerializeToString,
@@ -120,6 +125,13 @@ class ToolServiceServicer:
 
     def ExecuteToolStream(self, request, context):
         """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetToolOutcome(self, request, context):
+        """Asks a tool what became of a call that was lost. A tool that cannot say gives UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,6 +209,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.ExecuteToolStream,
                     request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.FromString,
                     response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolStreamResponse.SerializeToString,
+            ),
+            'GetToolOutcome': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetToolOutcome,
+                    request_deserializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetToolOutcomeRequest.FromString,
+                    response_serializer=pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetToolOutcomeResponse.SerializeToString,
             ),
             'RegisterMcpServer': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterMcpServer,
@@ -343,6 +360,33 @@ class ToolService:
             '/pagantic.tools.v1.ToolService/ExecuteToolStream',
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolRequest.SerializeToString,
             pagantic_dot_tools_dot_v1_dot_tools__service__pb2.ExecuteToolStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetToolOutcome(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.tools.v1.ToolService/GetToolOutcome',
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetToolOutcomeRequest.SerializeToString,
+            pagantic_dot_tools_dot_v1_dot_tools__service__pb2.GetToolOutcomeResponse.FromString,
             options,
             channel_credentials,
             insecure,

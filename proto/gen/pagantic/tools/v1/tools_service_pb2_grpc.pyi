@@ -43,6 +43,8 @@ class ToolServiceStub:
     """
     ExecuteToolStream: _grpc.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]
     """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
+    GetToolOutcome: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GetToolOutcomeRequest, _tools_service_pb2.GetToolOutcomeResponse]
+    """Asks a tool what became of a call that was lost. A tool that cannot say gives UNKNOWN."""
     RegisterMcpServer: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]
     """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
     or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
@@ -75,6 +77,8 @@ class ToolServiceAsyncStub(ToolServiceStub):
     """
     ExecuteToolStream: _aio.UnaryStreamMultiCallable[_tools_service_pb2.ExecuteToolRequest, _tools_service_pb2.ExecuteToolStreamResponse]  # type: ignore[assignment]
     """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
+    GetToolOutcome: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GetToolOutcomeRequest, _tools_service_pb2.GetToolOutcomeResponse]  # type: ignore[assignment]
+    """Asks a tool what became of a call that was lost. A tool that cannot say gives UNKNOWN."""
     RegisterMcpServer: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.RegisterMcpServerRequest, _tools_service_pb2.RegisterMcpServerResponse]  # type: ignore[assignment]
     """Connects a Model Context Protocol server and registers its tools as <server>_<tool>. It stays until it is removed
     or the service restarts. A server that cannot be connected is UNAVAILABLE, and is not kept.
@@ -128,6 +132,14 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tools_service_pb2.ExecuteToolStreamResponse], _abc.AsyncIterator[_tools_service_pb2.ExecuteToolStreamResponse]]:
         """Does what ExecuteTool does, and reports the progress of tools that tell it. The last message is the result."""
+
+    @_abc_1.abstractmethod
+    def GetToolOutcome(
+        self,
+        request: _tools_service_pb2.GetToolOutcomeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tools_service_pb2.GetToolOutcomeResponse, _abc.Awaitable[_tools_service_pb2.GetToolOutcomeResponse]]:
+        """Asks a tool what became of a call that was lost. A tool that cannot say gives UNKNOWN."""
 
     @_abc_1.abstractmethod
     def RegisterMcpServer(

@@ -15,7 +15,7 @@ from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check
 from services.orchestrator.app.effects.plan_steps.infer import run_infer
 from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAttempt, StepDone, StepFailedError
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.app.effects.tools.calling import authorized_call, run_call
+from services.orchestrator.app.effects.tools.calling import INTERRUPTED, authorized_call, run_call, settle
 from services.orchestrator.app.effects.tools.clearing import Authorization
 from services.orchestrator.app.services import Rerank, Retrieve
 from services.orchestrator.core.conversation.prompt import last_user_text
@@ -31,6 +31,7 @@ from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
 from services.orchestrator.core.turn.answering import Enforce
 from services.orchestrator.ports.services import CustomStep, Ranking
 
+_POSITION = "0"  # of the only call of a step
 _NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contract: strict_validation is off"
 
 
@@ -75,9 +76,10 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
     """Make the step's call, unless it ended or may have run before an interruption."""
     plan, scope = attempt.plan, attempt.scope()
     before = scope.calls if attempt.is_first else CallProgress()
-    lost = _lost_call(before, ToolCall("", tool, arguments), plan, scope)
-    if lost is not None:
-        return await run_call(plan.request, Authorization(lost), plan.tools, scope, is_lost=True)
+    settled = await _settled(before, ToolCall("", tool, arguments), plan, scope)
+    if settled is not None:
+        call = ToolCall(settled.id, tool, arguments)
+        return await run_call(plan.request, _POSITION, Authorization(call, recorded=settled), plan.tools, scope)
     is_idempotent = tool in plan.tools and plan.tools[tool].idempotent
     ended = before.records[-1:]
     if ended and not (ended[0].is_error and is_idempotent):
@@ -88,21 +90,21 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
         checked = await check_arguments(call, [GuardStage.TOOL_ARGUMENTS], plan.request, scope)
     except PermissionDenied as error:
         call = replace(call, arguments_json=NO_ARGUMENTS)
-        return await run_call(plan.request, Authorization(call, refusal=error.failure), plan.tools, scope)
+        return await run_call(plan.request, _POSITION, Authorization(call, refusal=error.failure), plan.tools, scope)
     call = replace(call, arguments_json=checked.texts[0])
     cleared = await authorized_call(plan.request, call, plan.tools, plan.surroundings, scope)
-    return await run_call(plan.request, replace(cleared, warnings=checked.warnings), plan.tools, scope)
+    return await run_call(plan.request, _POSITION, replace(cleared, warnings=checked.warnings), plan.tools, scope)
 
 
-def _lost_call(before: CallProgress, asked: ToolCall, plan: PlanScope, scope: RunScope) -> ToolCall | None:
-    """Return a call that may have run before an interruption, or None if there is no such call.
+async def _settled(before: CallProgress, call: ToolCall, plan: PlanScope, scope: RunScope) -> ToolCallRecord | None:
+    """Return the record of a call that may have run before an interruption, or None if the call may be made.
 
     Returns None also if a replay has the result of the call.
     """
     lost = before.lost_call(plan.tools)
-    if lost is None or scope.recorded_call(call := replace(asked, id=lost.call_id)) is not None:
+    if lost is None or scope.recorded_call(replace(call, id=lost.call_id)) is not None:
         return None
-    return call
+    return await settle(replace(call, id=lost.call_id), lost.effect_id, INTERRUPTED, scope)
 
 
 async def _run_validate(attempt: StepAttempt) -> StepDone:

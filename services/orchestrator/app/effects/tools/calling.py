@@ -1,4 +1,10 @@
-"""Runs tool calls and emits their events. No call runs twice, even if an orchestrator dies during the call."""
+"""Runs tool calls and emits their events.
+
+Theory of operation. The id of a call's effect is stored before the call, and the tool receives it. A call whose end was
+lost (with the orchestrator, or with the connection) may have had its effect. If its tool is idempotent, the call runs
+again. Otherwise the tool is asked what became of the effect. If it cannot say, the outcome is unknown, and the model
+reads that the call may have happened. So no effect happens twice, and none is lost silently.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -15,19 +22,20 @@ from pagantic_common.domain.errors import (
     ErrorCode,
     Failure,
     InvalidRequest,
+    NotSent,
     PaganticError,
-    PreconditionFailed,
     Unavailable,
+    Unreachable,
     failure_of,
 )
-from pagantic_common.domain.messages import ToolCall, ToolDefinition, ToolProgress
+from pagantic_common.domain.messages import Ending, LostCall, ToolCall, ToolDefinition, ToolProgress, ToolSafety
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
-from pagantic_common.telemetry.scope import current_deadline, work_scope
+from pagantic_common.telemetry.scope import current_deadline, effect_scope, work_scope
 from services.orchestrator.app.effects.guarding.calls import check_record, reads_results
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.clearing import Authorization, MakeProvenance, authorize_call
 from services.orchestrator.app.failures import failure_from
-from services.orchestrator.app.services import CallTool
+from services.orchestrator.app.services import CallTool, FindOutcome
 from services.orchestrator.core.conversation.provenance import add_rounds, provenance_of
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import (
@@ -35,7 +43,8 @@ from services.orchestrator.core.execution.progress import (
     CallEnded,
     CallGivenUp,
     CallProgress,
-    lost_call_message,
+    effect_id_of,
+    unknown_outcome,
 )
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import ToolCallRecord
@@ -44,6 +53,7 @@ from services.orchestrator.core.turn.answering import RunTools, ToolsRan
 from services.orchestrator.core.turn.run import Run
 
 Tools = Mapping[str, ToolDefinition]
+INTERRUPTED = "the orchestrator was interrupted during the call"
 
 
 async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
@@ -56,8 +66,18 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_run_or_recall(run, call, tools, before, scope, make_provenance=provenance))
-                for call in command.calls
+                group.create_task(
+                    _run_or_recall(
+                        run,
+                        call,
+                        tools,
+                        before,
+                        scope,
+                        position=f"{run.position}/{index}",
+                        make_provenance=provenance,
+                    )
+                )
+                for index, call in enumerate(command.calls)
             ]
     except ExceptionGroup as errors:  # the journal is unavailable; failures of calls are in their records
         raise errors.exceptions[0] from None
@@ -72,19 +92,23 @@ async def _run_or_recall(
     before: CallProgress,
     scope: RunScope,
     *,
+    position: str,
     make_provenance: MakeProvenance,
 ) -> ToolCallRecord:
     record = before.record_of(call.id)
     if record is not None:
         return record
-    if before.is_lost(call.id, tools) and scope.recorded_call(call) is None:
-        return await run_call(run.request, Authorization(call), tools, scope, is_lost=True)
+    lost = before.lost(call.id, tools)
+    if lost is not None and scope.recorded_call(call) is None:
+        settled = await settle(call, lost.effect_id, INTERRUPTED, scope)
+        if settled is not None:
+            return await run_call(run.request, position, Authorization(call, recorded=settled), tools, scope)
     blocked = run.output.blocked_calls if run.output is not None else ()
     failure = next((blocked_call.failure for blocked_call in blocked if blocked_call.call_id == call.id), None)
     if failure is not None:
-        return await run_call(run.request, Authorization(call, refusal=failure), tools, scope)
+        return await run_call(run.request, position, Authorization(call, refusal=failure), tools, scope)
     cleared = await authorized_call(run.request, call, tools, make_provenance, scope)
-    return await run_call(run.request, cleared, tools, scope)
+    return await run_call(run.request, position, cleared, tools, scope)
 
 
 def _provenance_of(run: Run, scope: RunScope) -> Provenance:
@@ -104,22 +128,37 @@ async def authorized_call(
     return await authorize_call(request, call, tools[call.name], make_provenance, scope)
 
 
+async def settle(call: ToolCall, effect_id: str, reason: str, scope: RunScope) -> ToolCallRecord | None:
+    """Return the record of a call whose end was lost for a reason, or None if the call did not run."""
+    lost = LostCall(Ending.UNKNOWN)
+    with suppress(PaganticError):
+        lost = await scope.services.do(FindOutcome(call.name, effect_id))
+    match lost.ending:
+        case Ending.DONE:
+            return ToolCallRecord(call.id, call.name, call.arguments_json, lost.content, False, None, 0.0)
+        case Ending.NOT_RUN:
+            return None
+        case _:
+            return _record_of(call, unknown_outcome(call.name, reason))
+
+
 async def run_call(
-    request: Request, cleared: Authorization, tools: Tools, scope: RunScope, *, is_lost: bool = False
+    request: Request, position: str, cleared: Authorization, tools: Tools, scope: RunScope
 ) -> ToolCallRecord:
     """Run a call, emit its events and return its record, which contains any failure.
 
-    A lost call may have run, so it is not run again.
+    `position` is the position of the call in its machine.
     """
     call = cleared.call
     async with scope.tool_slots:
-        call_events = _CallEvents(call, scope, is_quiet=reads_results(request, scope))
+        call_events = _CallEvents(call, position, scope, is_quiet=reads_results(request, scope))
         await call_events.begin()
         started_s = scope.clock.monotonic_s()
         try:
-            _check_runnable(call, tools, is_lost=is_lost)
+            if call.name not in tools:
+                raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
             cleared.check()
-            record = cleared.recorded or await _execute(call, call_events, scope)
+            record = cleared.recorded or await _execute(call, call_events, tools[call.name], scope)
             record = await check_record(replace(record, warnings=cleared.warnings), request, scope)
         except PaganticError as error:
             record = _failed(call, error, tools)
@@ -131,35 +170,39 @@ async def run_call(
         return record
 
 
-async def _execute(call: ToolCall, call_events: _CallEvents, scope: RunScope) -> ToolCallRecord:
-    with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)):
-        return await scope.services.do(CallTool(call), call_events.report)
-
-
-def _check_runnable(call: ToolCall, tools: Tools, *, is_lost: bool) -> None:
-    if is_lost:
-        raise PreconditionFailed(lost_call_message(call.name), code=ErrorCode.TOOL_EXECUTION_FAILED)
-    if call.name not in tools:
-        raise InvalidRequest(f"tool {call.name!r} was not offered", code=ErrorCode.TOOL_NOT_FOUND)
+async def _execute(call: ToolCall, call_events: _CallEvents, tool: ToolDefinition, scope: RunScope) -> ToolCallRecord:
+    """Make a call. If the connection is lost during a call with effects, find out what became of it."""
+    effect_id = call_events.effect_id
+    with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)), effect_scope(effect_id):
+        try:
+            return await scope.services.do(CallTool(call), call_events.report)
+        except Unreachable as error:
+            if isinstance(error, NotSent) or tool.idempotent or tool.safety in (ToolSafety.NONE, ToolSafety.READ):
+                raise
+            settled = await settle(call, effect_id, str(error), scope)
+            if settled is None:
+                raise
+            return settled
 
 
 class _CallEvents:
     """Emits the events of one call."""
 
-    def __init__(self, call: ToolCall, scope: RunScope, *, is_quiet: bool) -> None:
+    def __init__(self, call: ToolCall, position: str, scope: RunScope, *, is_quiet: bool) -> None:
         self._call = call
         self._is_quiet = is_quiet  # guards do not read the messages of a running tool
         self._recorder = scope.recorder
         self._path = scope.path
         self._cause = scope.cause
         self._args_hash = hash_arguments(call.arguments_json)
+        self.effect_id = effect_id_of(scope.recorder.record.key, scope.path, position, self._args_hash)
 
     async def begin(self) -> None:
         """Store that the call is about to run, before the tool can have any effect."""
         call = self._call
         await self._recorder.emit(
             events.ToolStart(call.name, call.id, self._args_hash),
-            entries=[CallBegan(call.id, call.name, self._path)],
+            entries=[CallBegan(call.id, call.name, self._path, self.effect_id)],
             is_durable=True,
             tool_call_id=call.id,
             caused_by=self._cause,
@@ -200,16 +243,12 @@ class _CallEvents:
 def _failed(call: ToolCall, error: PaganticError, tools: Tools) -> ToolCallRecord:
     """Return the record of a call that the tools service could not make. Whatever the error, the tool may have run."""
     failure = _failure_of_call(error)
-    return ToolCallRecord(
-        call.id,
-        call.name,
-        call.arguments_json,
-        result=failure.message,
-        is_error=True,
-        error_code=failure.code,
-        duration_s=0.0,
-        is_retryable=failure.retryable and call.name in tools and tools[call.name].idempotent,
-    )
+    is_retryable = failure.retryable and call.name in tools and tools[call.name].idempotent
+    return replace(_record_of(call, failure), is_retryable=is_retryable)
+
+
+def _record_of(call: ToolCall, failure: Failure) -> ToolCallRecord:
+    return ToolCallRecord(call.id, call.name, call.arguments_json, failure.message, True, failure.code, 0.0)
 
 
 def _failure_of_call(error: PaganticError) -> Failure:
