@@ -15,6 +15,7 @@ from tests.integration.tools.test_openapi import api, service
 
 EFFECT, OTHER = "a1" * 32, "b2" * 32
 MODULE = '''
+import asyncio
 from pathlib import Path
 from pagantic_common.tools import ToolContext, ToolNotRun, tool
 
@@ -23,7 +24,7 @@ LEDGER = Path({ledger!r})
 @tool(safety="write", timeout_s=0.5)
 async def pay(euros: int, context: ToolContext) -> str:
     """Pays, and answers too late if the sum is large."""
-        LEDGER.joinpath(context.effect_id).write_text(str(euros))
+    LEDGER.joinpath(context.effect_id).write_text(str(euros))
     await asyncio.sleep(60 if euros > 100 else 0)
     return f"paid {{euros}}"
 
