@@ -254,6 +254,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
             check_changed=lambda arguments: self._guards.check_arguments(arguments, _account()),
             check_schema=self._tools.check_arguments,
         )
+        await self._executions.wake(key)
         return pb.ResolveApprovalResponse(approval=approval_to_proto(approval))
 
     async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Context) -> pb.ListApprovalsResponse:

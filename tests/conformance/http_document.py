@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import httpx
 from gateway.http.program import open_app
 from gateway.http.settings import HttpSettings
 from tests.conformance.openai_generated import Endless
+from tests.support.embedding import serve_inference
 from tests.support.mcp_app import deployment, serving_app
 from tests.support.real_collections import real_collections
 from tests.support.scripted_services import ScriptedInference, answer, scripted_services
@@ -44,7 +46,8 @@ async def run(program: Path, examples: int, arguments: list[str]) -> int:
     settings = HttpSettings(drain_s=0, call_s=CALL_S, models={"*": ""}, moderation_model="")
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            real_collections(Path(folder)) as collections,
+            contextlib.asynccontextmanager(serve_inference)("small") as inference_address,
+            real_collections(Path(folder), inference_address=inference_address) as collections,
             deployment(
                 Path(folder),
                 scripted_services(inference, context=collections.port),

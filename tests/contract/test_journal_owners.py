@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import timedelta
 
 import psycopg
 import pytest
@@ -17,7 +18,8 @@ from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.upkeep import owner_lock
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.model.request import Mode
-from tests.support.journal_records import admit, ended, happened, record, sequences
+from services.orchestrator.core.tools.approval import Approval, Decision, Resolution
+from tests.support.journal_records import NOW, admit, ended, happened, record, sequences
 from tests.support.keys import execution
 
 
@@ -168,3 +170,61 @@ async def test_beats_count_up_and_bring_what_is_to_be_cancelled(journals):
     assert after.to_cancel == (execution("r"),)
     assert after.beats["a"] == before.beats["a"] + 1
     assert (await other.beat()).to_cancel == ()
+
+
+CALLS = ("c1", "c2")
+
+
+async def waiting_for(journal, request_id="r"):
+    """Admit an execution two of whose calls wait for approval, and return the time at which they expire."""
+    await admit(journal, request_id)
+    until = NOW + timedelta(days=7)
+    for call_id in CALLS:
+        asked = Approval(request_id, call_id, "pay", "{}", "why", NOW, until)
+        await journal.ask_approval(execution(request_id), asked)
+    return until
+
+
+async def test_a_parked_execution_is_nobodys_until_it_is_claimed(journals):
+    first = await journals("a")
+    until = await waiting_for(first)
+    key = execution("r")
+    assert await first.park(key, until, CALLS)
+    assert not await first.park(key, until, CALLS), "it runs no more"
+    found = await first.get(key)
+    assert (found.is_interrupted, found.wakes_at) == (False, until)
+    with pytest.raises(Conflict):
+        await first.write(happened(record(), 1))
+    await first.close()
+    second = await journals("a")
+    assert (await second.get(key)).wakes_at == until, "its owner's end and start leave it parked"
+    assert await second.interrupted(with_plans=True) == []
+    assert await second.due(9) == []
+    assert await second.claim(key)
+    assert not await second.claim(key)
+    found = await second.get(key)
+    assert (found.wakes_at, found.is_interrupted) == (None, False)
+    assert found.parked_s >= 0
+    await second.write(happened(record(), 1))
+
+
+async def test_a_decision_makes_a_parked_execution_due_and_prevents_its_parking(journals):
+    journal = await journals("a")
+    until, key = await waiting_for(journal), execution("r")
+    assert await journal.park(key, until, CALLS)
+    await journal.resolve_approval(key, "c1", Resolution(Decision.APPROVED, NOW))
+    assert await journal.due(9) == [key]
+    assert await journal.claim(key)
+    assert await journal.due(9) == []
+    assert not await journal.park(key, until, CALLS), "one of the calls is decided"
+    assert await journal.park(key, until, CALLS[1:])
+    assert not await journal.park(execution("none"), until, CALLS)
+
+
+async def test_parked_executions_are_due_in_the_order_of_their_times(journals):
+    journal = await journals("a")
+    for number in (3, 1, 2):
+        await waiting_for(journal, f"r{number}")
+        assert await journal.park(execution(f"r{number}"), NOW - timedelta(seconds=9 - number), CALLS)
+    assert [key.request_id for key in await journal.due(2)] == ["r1", "r2"]
+    assert [key.request_id for key in await journal.due(9)] == ["r1", "r2", "r3"]

@@ -252,8 +252,11 @@ async def test_an_earlier_journal_is_counted_when_it_is_opened(database_url):
 def _back_to_revision_12(database_url):
     engine = create_engine(check_url(database_url))
     with engine.begin() as db:
-        db.execute(text("DROP INDEX executions_by_size"))
+        for index in ("executions_by_size", "executions_parked"):
+            db.execute(text(f"DROP INDEX {index}"))
         for table, column in (
+            ("executions", "wakes_at"),
+            ("executions", "parked_s"),
             ("executions", "stored_bytes"),
             ("executions", "entry_bytes"),
             ("sessions", "stored_bytes"),

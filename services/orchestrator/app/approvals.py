@@ -19,30 +19,37 @@ from services.orchestrator.ports.page import Page, page_limit
 
 POLL_S = 2.0  # poll interval for decisions that another orchestrator makes without notifying this orchestrator
 MAX_ARGUMENTS_BYTES = 256 * 1024
+PARKED_WAIT_S = 7 * 86_400.0
 
 
 class Approvals:
     """The calls that wait for a decision, across all orchestrators that share a journal.
 
     Args:
-        wait_s: How long a call waits before it is denied.
+        wait_s: How long a call waits before it is denied, seconds.
+        parked_wait_s: The same for a call of an execution that is parked meanwhile.
     """
 
-    def __init__(self, store: ApprovalStore, clock: Clock, wait_s: float = 300.0) -> None:
+    def __init__(
+        self, store: ApprovalStore, clock: Clock, wait_s: float = 300.0, parked_wait_s: float = PARKED_WAIT_S
+    ) -> None:
         self._store = store
         self._clock = clock
         self._wait_s = wait_s
+        self._parked_wait_s = parked_wait_s
 
     async def ask(
-        self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None
+        self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None, *, may_park: bool
     ) -> tuple[Approval, bool]:
         """Return the approval of a call, and whether it is new. A call that already waits keeps its expiry time.
 
         `left_s` is the remaining time of the execution or step, or None if there is no limit. No decision is possible
-        once that time has passed.
+        once that time has passed. The time of an execution that may be parked stands still meanwhile.
         """
         now = self._clock.now()
         wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)
+        if may_park:
+            wait_s = self._parked_wait_s
         approval = Approval(
             key.request_id,
             call.id,

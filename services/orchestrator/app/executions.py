@@ -12,15 +12,17 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
     ErrorCode,
     InvalidRequest,
+    Overloaded,
     PreconditionFailed,
     Unavailable,
     failure_of,
 )
+from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.app.create_plan import create_plan
 from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN, Admission, Submission
 from services.orchestrator.app.running.environment import Environment
-from services.orchestrator.app.running.execution import Execution
-from services.orchestrator.app.running.following import FOLLOW_S, follow, watch
+from services.orchestrator.app.running.execution import Execution, ExecutionParked
+from services.orchestrator.app.running.following import FOLLOW_S, follow
 from services.orchestrator.app.running.outside_guards import OutsideGuards
 from services.orchestrator.app.running.registry import Registry
 from services.orchestrator.core.execution.events import Completed, Event
@@ -30,6 +32,8 @@ from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.turn.run import State
 from services.orchestrator.ports.journal import ExecutionRecord
+
+log = get_logger(__name__)
 
 END_TIMEOUT_S = 5.0
 _CANCELLED = failure_of(ErrorCode.CANCELLED_SIGNAL, "cancelled by CancelExecution")
@@ -79,8 +83,9 @@ class Executions:
         execution = await self._admission.find(submission)
         with self._counted_beside(execution, submission):
             if isinstance(execution, Execution):
-                with execution.watched():
+                with contextlib.suppress(ExecutionParked), execution.watched():
                     return await execution.recorder.broadcast.wait_end()
+                execution = await self._journal.get(execution.key)
             return await self._response_of(execution)
 
     async def _response_of(self, record: ExecutionRecord) -> Response:
@@ -99,7 +104,7 @@ class Executions:
         """
         execution = await self._admission.find(submission)
         with self._counted_beside(execution, submission):
-            async with aclosing(self._events_of(execution)) as events:
+            async with aclosing(follow(execution, self._environment, self._admission)) as events:
                 async for event in events:
                     yield event
 
@@ -111,23 +116,14 @@ class Executions:
         """
         if after < 0:
             raise InvalidRequest(f"after_sequence is {after}: it must not be negative")
-        running = await self.registry.get(key)
-        if running is None:
-            record = await self._journal.get(key)
+        found: Execution | ExecutionRecord | None = await self.registry.get(key)
+        if found is None:
+            found = record = await self._journal.get(key)
             if record.is_interrupted:
-                running = await self._admission.resume(record)
-        if running is not None:
-            stream = running.recorder.broadcast.watch(after)
-        else:
-            stream = follow(record, self._environment, self._admission, after=after, watches=False)
-        async with aclosing(stream) as events:
+                found = await self._admission.resume(record) or record
+        async with aclosing(follow(found, self._environment, self._admission, after=after, watches=False)) as events:
             async for event in events:
                 yield event
-
-    def _events_of(self, found: Execution | ExecutionRecord) -> AsyncGenerator[Event, None]:
-        if isinstance(found, Execution):
-            return watch(found)
-        return follow(found, self._environment, self._admission)
 
     def _counted_beside(
         self, found: Execution | ExecutionRecord, submission: Submission
@@ -149,7 +145,8 @@ class Executions:
         with self._journal.watching(key) as changes:
             while (state := await self._cancel_here(key)) is None:
                 record = await self._journal.get(key)
-                if record.is_interrupted and await self._admission.resume(record, stop=_CANCELLED) is not None:
+                has_stopped = record.is_interrupted or record.wakes_at is not None
+                if has_stopped and await self._admission.resume(record, stop=_CANCELLED) is not None:
                     continue  # resumed only so that it can be cancelled
                 if record.response is not None or end.has_passed(clock.monotonic_s()):
                     return record.state
@@ -160,7 +157,7 @@ class Executions:
         return state
 
     async def _cancel_here(self, key: ExecutionKey) -> State | None:
-        """Stop an execution that runs here, and return its state, or None if it does not run here."""
+        """Stop an execution that runs here, and return its state, or None if it does not run here or was parked."""
         running = await self.registry.get(key)
         if running is None:
             return None
@@ -168,6 +165,8 @@ class Executions:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_TIMEOUT_S):
                 await running.ended.wait()
+        if running.is_parked:
+            return None
         return (await self._journal.get(key)).state
 
     async def resume(self, key: ExecutionKey) -> State:
@@ -182,6 +181,18 @@ class Executions:
         if record.response is not None:
             what = "has ended"
         raise PreconditionFailed(f"execution {key.request_id!r} is not interrupted: it {what}")
+
+    async def wake(self, key: ExecutionKey) -> bool:
+        """Continue a parked execution, and return whether it was woken.
+
+        Without capacity it stays parked, and any orchestrator wakes it later.
+        """
+        try:
+            record = await self._journal.get(key)
+            return record.wakes_at is not None and await self._admission.resume(record) is not None
+        except (Overloaded, Unavailable) as error:
+            log.info("a parked execution waits for capacity", request_id=key.request_id, reason=str(error))
+            return False
 
     async def stop(self, key: ExecutionKey) -> None:
         """Stop an execution if it runs here."""

@@ -19,6 +19,7 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
+WOKEN_AT_ONCE = 64
 MAX_RESUMES = 3  # limit on automatic resumes without progress: the execution probably crashes its orchestrator
 
 
@@ -52,6 +53,7 @@ class Presence:
         self._lease_s = lease_s
         self._tasks: list[asyncio.Task[None]] = []
         self._resuming: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
         self._is_ready = False
         self._loss: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._beaten_s = -math.inf
@@ -80,11 +82,11 @@ class Presence:
 
     async def stop(self) -> None:
         """Stop the heartbeats and the resuming of executions."""
-        tasks = [*self._tasks, *([self._resuming] if self._resuming is not None else [])]
+        tasks = [*self._tasks, *(task for task in (self._resuming, self._waking) if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks, self._resuming = [], None
+        self._tasks, self._resuming, self._waking = [], None, None
 
     async def _wait(self) -> None:
         try:
@@ -116,9 +118,15 @@ class Presence:
         for owner, beat in self._leases.observe(pulse.beats, self._clock.monotonic_s()).items():
             if await self._journal.interrupt(owner, beat):
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
-        is_resuming = self._resuming is not None and not self._resuming.done()
-        if self._is_ready and not self._is_draining and not is_resuming:
-            self._resuming = asyncio.create_task(self._resume_unattended())  # heartbeats must not wait for resumes
+        if not self._is_draining:
+            self._begin_work()
+
+    def _begin_work(self) -> None:
+        """Resume and wake executions in tasks of their own, because heartbeats must not wait for them."""
+        if self._is_ready and (self._resuming is None or self._resuming.done()):
+            self._resuming = asyncio.create_task(self._resume_unattended())
+        if self._waking is None or self._waking.done():
+            self._waking = asyncio.create_task(self._wake_due())
 
     async def _beat(self) -> Pulse:
         try:
@@ -129,6 +137,19 @@ class Presence:
             raise
         self._beaten_s = self._clock.monotonic_s()
         return pulse
+
+    async def _wake_due(self) -> None:
+        """Wake the parked executions that are due, as far as there is room."""
+        registry = self._executions.registry
+        try:
+            while registry.has_room and (keys := await self._journal.due(WOKEN_AT_ONCE)):
+                woken_count = 0
+                for key in keys:
+                    woken_count += await self._executions.wake(key)
+                if not woken_count:
+                    return
+        except Exception:
+            log.exception("parked executions cannot be woken")
 
     async def _resume_unattended(self) -> None:
         try:

@@ -302,6 +302,22 @@ def _decode_resumed(resumed: event_pb2.Resumed) -> events.Resumed:
     return events.Resumed(resumed.completed_steps)
 
 
+def _encode_parked(parked: events.Parked) -> event_pb2.Parked:
+    return event_pb2.Parked(wakes_at=timestamp_to_proto(parked.wakes_at))
+
+
+def _decode_parked(parked: event_pb2.Parked) -> events.Parked:
+    return events.Parked(parked.wakes_at.ToDatetime(UTC))
+
+
+def _encode_woken(_woken: events.Woken) -> event_pb2.Woken:
+    return event_pb2.Woken()
+
+
+def _decode_woken(_woken: event_pb2.Woken) -> events.Woken:
+    return events.Woken()
+
+
 def _encode_completed(completed: events.Completed) -> event_pb2.Completed:
     return event_pb2.Completed(response=response_to_proto(completed.response))
 
@@ -361,6 +377,8 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.InferenceContinued: ("inference_continued", _encode_continued),
         events.AttemptDiscarded: ("attempt_discarded", _encode_discarded),
         events.Resumed: ("resumed", _encode_resumed),
+        events.Parked: ("parked", _encode_parked),
+        events.Woken: ("woken", _encode_woken),
         events.Completed: ("completed", _encode_completed),
     }
 )
@@ -386,6 +404,8 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "inference_continued": _decode_continued,
         "attempt_discarded": _decode_discarded,
         "resumed": _decode_resumed,
+        "parked": _decode_parked,
+        "woken": _decode_woken,
         "completed": _decode_completed,
     }
 )

@@ -45,6 +45,7 @@ def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
         interrupted=record.is_interrupted,
         request=_request_of(record.kept),
         metadata=record.kept.metadata if record.kept is not None else None,
+        wakes_at=encode_optional(record.wakes_at, timestamp_to_proto),
     )
 
 

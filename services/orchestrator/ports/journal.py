@@ -43,7 +43,8 @@ class ExecutionRecord:
     """The record of an execution.
 
     `response` is None until the execution has ended. `kept` is None if the request is not kept. Lists omit responses
-    and kept requests. Lists by metadata include the metadata. `key` is made of the tenant and the request ID.
+    and kept requests. Lists by metadata include the metadata. `wakes_at` is set while the execution is parked, and
+    `parked_s` is the time that it was parked before. `key` is made of the tenant and the request ID.
     """
 
     request_id: str
@@ -63,6 +64,8 @@ class ExecutionRecord:
     tenant: str = DEFAULT_TENANT
     is_background: bool = False
     kept: KeptRequest | None = None
+    wakes_at: datetime | None = None
+    parked_s: float = 0.0
     key: ExecutionKey = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -237,12 +240,21 @@ class ExecutionJournal(Changes, Protocol):
         These are the background executions, and also plans if `with_plans` is set.
         """
 
+    async def due(self, limit: int) -> list[ExecutionKey]:
+        """Return the keys of parked executions of all tenants whose time has come, earliest first."""
+
 
 class Ownership(Protocol):
     """Manages the ownership of executions by the orchestrators that share the storage."""
 
     async def claim(self, key: ExecutionKey) -> bool:
-        """Make this owner the owner of an interrupted execution. Returns False if it is not interrupted any more."""
+        """Make this owner the owner of an interrupted or parked execution, or return False if another was faster."""
+
+    async def park(self, key: ExecutionKey, wakes_at: datetime, call_ids: Collection[str]) -> bool:
+        """Park an execution of this owner that waits for the approval of these calls. Its earlier writes are stored.
+
+        Returns False if one of the calls was decided meanwhile.
+        """
 
     async def request_cancel(self, key: ExecutionKey) -> None:
         """Request that the owner of an execution stop it at the owner's next heartbeat."""

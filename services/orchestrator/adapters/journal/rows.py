@@ -40,8 +40,10 @@ from services.orchestrator.ports.journal import ExecutionRecord
 
 READ_AT_ONCE = 50  # rows
 
-IS_LIVE = and_(executions.c.response.is_(None), executions.c.interrupted == 0)
-IS_INTERRUPTED = and_(executions.c.response.is_(None), executions.c.interrupted == 1)
+RUNS, INTERRUPTED, PARKED = range(3)  # values of executions.interrupted
+IS_LIVE = and_(executions.c.response.is_(None), executions.c.interrupted == RUNS)
+IS_INTERRUPTED = and_(executions.c.response.is_(None), executions.c.interrupted == INTERRUPTED)
+IS_PARKED = and_(executions.c.response.is_(None), executions.c.interrupted == PARKED)
 _NOT_READ = (
     *("ordinal", "response", "owner", "cancel_requested", "interrupted_at", "after_sequence"),
     *("stored_bytes", "entry_bytes"),
@@ -125,7 +127,9 @@ def record_of(db: Connection, row: RowMapping) -> ExecutionRecord:
         total_steps=row["total_steps"],
         last_step=row["last_step"],
         last_failure=_failure_of(db, row),
-        is_interrupted=bool(row["interrupted"]),
+        is_interrupted=row["interrupted"] == INTERRUPTED,
+        wakes_at=moment_of(row["wakes_at"]) if row["interrupted"] == PARKED else None,
+        parked_s=row["parked_s"],
         is_background=bool(row["background"]),
         tenant=row["tenant"],
     )

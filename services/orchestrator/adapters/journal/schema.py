@@ -45,8 +45,11 @@ executions = Table(
     Column("last_step", Text, nullable=False),
     Column("last_error", SealedBytes("executions.last_error")),
     Column("response", SealedBytes("executions.response")),
+    # 0 while an orchestrator runs the execution, 1 if it was interrupted, and 2 if it is parked.
     Column("interrupted", Integer, nullable=False, server_default="0"),
-    Column("interrupted_at", Double),
+    Column("interrupted_at", Double),  # also the time of parking
+    Column("wakes_at", Double),
+    Column("parked_s", Double, nullable=False, server_default="0"),
     Column("owner", Text, nullable=False, server_default=""),
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     Column("after_sequence", Integer, nullable=False, server_default="0"),
@@ -62,6 +65,12 @@ executions = Table(
     Index("executions_by_size", "tenant", "stored_bytes", "entry_bytes"),
     # The index is partial, because few executions are live at a time.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
+    Index(
+        "executions_parked",
+        "wakes_at",
+        sqlite_where=text("interrupted = 2"),
+        postgresql_where=text("interrupted = 2"),
+    ),
     Index(
         "executions_ended",
         "entered_at",

@@ -29,6 +29,7 @@ from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     IS_LIVE,
+    IS_PARKED,
     add_bytes,
     content_bytes,
     get_record,
@@ -195,7 +196,7 @@ class Writes:
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
         executions: Any = self._insert(_executions)
         totals: Any = self._insert(tables.usage_totals)
-        later = ("ordinal", "response", "last_error", "interrupted_at", "after_sequence")
+        later = ("ordinal", "response", "last_error", "interrupted_at", "wakes_at", "parked_s", "after_sequence")
         admitted = [column.name for column in _executions.c if column.name not in later]
         new: dict[str, Any] = {name: bindparam(name) for name in admitted}
         new |= {"owner": owner, "interrupted": 0, "cancel_requested": 0}
@@ -258,7 +259,7 @@ class Writes:
         self._add_entries.run(db, [entry])
         fresh = _row_of(record) | {
             "owner": self._owner, "response": None, "last_error": None, "after_sequence": last,
-            "interrupted": 0, "interrupted_at": None, "cancel_requested": 0,
+            "interrupted": 0, "interrupted_at": None, "wakes_at": None, "parked_s": 0.0, "cancel_requested": 0,
             "stored_bytes": stored.stored_bytes - freed_bytes, "entry_bytes": ROW_BYTES + len(entry["entry"]),
         }  # fmt: skip
         db.execute(update(_executions).where(of_execution(_executions, key)).values(fresh))
@@ -392,7 +393,7 @@ class Writes:
 
     def _keeps_turn(self, db: Connection, holder: ExecutionKey) -> bool:
         is_fresh = _executions.c.interrupted_at > self._now_s() - self.interrupted_turn_s
-        keeps = or_(IS_LIVE, and_(IS_INTERRUPTED, is_fresh))
+        keeps = or_(IS_LIVE, IS_PARKED, and_(IS_INTERRUPTED, is_fresh))
         query = select(_executions.c.ordinal).where(of_execution(_executions, holder), keeps)
         return db.execute(query).first() is not None
 

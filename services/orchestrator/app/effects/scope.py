@@ -15,6 +15,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_scope, work_scope
+from services.orchestrator.app.effects.waits import Waits
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans
 from services.orchestrator.app.recording.recorder import Recorder, attempt_scope
@@ -54,6 +55,8 @@ class RunScope:
         progress_begins: Number of the execution's inner progress entries when the machine started; 0 for an
             interrupted machine, which continues from its own entries.
         taken: The results that a replay copies from a recorded execution; None unless the execution is a replay.
+        waits: The branches of the execution's work.
+        may_park: Whether the machine may be parked while it waits: in the background, outside a step with a timeout.
         given_calls: The ids of the recorded calls whose results this replay has already used.
         surroundings: Returns the provenance of the texts that a child uses; None for the execution's own machine,
             which has all texts itself.
@@ -65,6 +68,8 @@ class RunScope:
     recorder: Recorder
     effects: Mapping[type[AnsweredCommand], Effect]
     tool_slots: asyncio.Semaphore
+    waits: Waits
+    may_park: bool = False
     deadline: Callable[[], Deadline] = Deadline
     path: str = ""
     first_attempt: int = 0

@@ -117,15 +117,16 @@ class Admission:
     async def resume(
         self, record: ExecutionRecord, stop: Failure | None = None, account: Account | None = None
     ) -> Execution | None:
-        """Resume an interrupted execution from the journal, or only end it if `stop` is given.
+        """Resume an interrupted or parked execution from the journal, or only end it if `stop` is given.
 
         Without an account, the execution counts for its tenant until its request is read. Returns None if another
         orchestrator was faster. Raises PreconditionFailed if the execution cannot be read. If the caller is cancelled
         meanwhile, the execution continues without watchers.
         """
-        running = await self._registry.get(record.key)
-        if running is not None:
-            return running
+        while (running := await self._registry.get(record.key)) is not None:
+            if not running.is_parked:
+                return running
+            await running.ended.wait()
         if self._is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
         recorder = Recorder(self._journal, self._clock, record)
@@ -146,8 +147,8 @@ class Admission:
         return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(answers)), answers
 
     async def _find_running(self, key: ExecutionKey) -> Execution | None:
-        """Return the running execution of a key. Waits until a stopping execution has ended."""
-        while (running := await self._registry.get(key)) is not None and running.is_stopping:
+        """Return the running execution of a key. Waits until an execution that stops or is parked has ended."""
+        while (running := await self._registry.get(key)) is not None and (running.is_stopping or running.is_parked):
             await running.ended.wait()
         return running
 
@@ -292,10 +293,14 @@ class Admission:
         taken = await restore_recorded(self._journal, request, admitted.bounds)
         self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
-        spent_s = (self._clock.now() - record.started_at).total_seconds()
+        was_parked = record.wakes_at is not None
+        if was_parked:
+            record = await self._journal.get(record.key)  # the claim has added the time that it was parked
+        spent_s = (self._clock.now() - record.started_at).total_seconds() - record.parked_s
         self._turns.join(request, is_limited=False)
         execution.request = request
-        return Start(recorder, replayed, time_limits(request, max_execution_s).after(spent_s), taken)
+        limits = time_limits(request, max_execution_s).after(spent_s)
+        return Start(recorder, replayed, limits, taken, was_parked=was_parked)
 
 
 def _check(submission: Submission) -> None:

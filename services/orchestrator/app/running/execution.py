@@ -29,6 +29,7 @@ from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.scope import RunScope, drive
 from services.orchestrator.app.effects.table import EFFECTS
+from services.orchestrator.app.effects.waits import Waits
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
 from services.orchestrator.app.recording.recorder import Recorder, total_of
@@ -51,6 +52,8 @@ from services.orchestrator.ports.journal import ExecutionRecord
 
 log = get_logger(__name__)
 
+PARK_AFTER_S = 1.0  # shorter waits are not worth a resume
+_PARKED = "the execution is parked"
 _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
 
 
@@ -83,6 +86,10 @@ class _HaltedError(Exception):
     """Raised if an execution was halted before its work began."""
 
 
+class ExecutionParked(PaganticError):
+    """The execution was parked. Its watchers follow the journal from then on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """The position from which an admitted execution starts, or goes on after an interruption.
@@ -93,6 +100,7 @@ class Start:
         limits: The time limits.
         taken: The results that a replay copies from a recorded execution, or None.
         unstored: The write of the admission, if the execution starts before it is stored.
+        was_parked: Whether the execution was parked before.
     """
 
     recorder: Recorder
@@ -100,6 +108,7 @@ class Start:
     limits: TimeLimits
     taken: RecordedAnswers | None = None
     unstored: asyncio.Future[None] | None = None
+    was_parked: bool = False
 
     @property
     def request(self) -> Request:
@@ -118,7 +127,8 @@ class Execution:
         admission: The result of the admission: None if the execution runs here, or else the existing record of its id.
         ended: Set once the registry has removed the execution.
         task: The task that runs the execution; None before its start.
-        is_recorded: Whether the journal has the end of the execution, or another execution with its id.
+        is_recorded: Whether the journal has the end of the execution, another execution with its id, or its parking.
+        is_parked: Whether the execution was parked, so that another execution object continues it later.
     """
 
     def __init__(
@@ -141,6 +151,7 @@ class Execution:
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.is_recorded = False
+        self.is_parked = False
         self._phase = Phase.ADMITTING
         self._halted_by = halted_by
         self._admitted_for = admitted_for or Deadline()  # applies until there is a watcher
@@ -219,8 +230,41 @@ class Execution:
             if start is None:
                 return
             async with self._recorded(start), asyncio.timeout(start.limits.left_s), self._turn(start):
-                with StateSpans() as states:
-                    await drive(await self._begin(start.begun), self._scope(start), self._record, states)
+                scope = self._scope(start)
+                with StateSpans() as states, self._parking(scope.waits):
+                    await drive(await self._begin(start), scope, self._record, states)
+
+    @contextmanager
+    def _parking(self, waits: Waits) -> Iterator[None]:
+        """Park an execution in the background once the work inside has only waited for PARK_AFTER_S."""
+        if not self.is_background:
+            yield
+            return
+        parking = asyncio.create_task(self._park(waits))
+        try:
+            yield
+        finally:
+            parking.cancel()
+
+    async def _park(self, waits: Waits) -> None:
+        while True:
+            await waits.idle()
+            await self._environment.clock.sleep(PARK_AFTER_S)
+            if (outstanding := waits.outstanding) is None:
+                continue
+            try:
+                await self.recorder.emit(events.Parked(outstanding.wakes_at), is_durable=True)
+                self.is_parked = await self._environment.journal.park(
+                    self.key, outstanding.wakes_at, outstanding.call_ids
+                )
+                if not self.is_parked:
+                    await self.recorder.emit(events.Woken(), is_durable=True)
+            except PaganticError as error:  # the work itself meets the failure of the journal
+                log.warning("an execution that waits could not be parked", reason=str(error))
+                continue
+            if self.is_parked:
+                self._halt(ExecutionParked(_PARKED))
+                return
 
     async def _be_admitted(self, admission: Awaitable[Start | ExecutionRecord]) -> Start | None:
         """Return the start, or None if the admission was refused. Sets the result of the admission for its waiters."""
@@ -272,7 +316,7 @@ class Execution:
             log.exception("an execution's end could not be recorded")
         finally:
             self._phase = Phase.ENDED
-            self.is_recorded = self.recorder.broadcast.is_ended
+            self.is_recorded = self.recorder.broadcast.is_ended or self.is_parked
             if isinstance(self._halted_by, PaganticError):
                 lost = self._halted_by
             self.recorder.broadcast.abandon(lost)
@@ -327,16 +371,20 @@ class Execution:
             recorder=self.recorder,
             effects=EFFECTS,
             tool_slots=asyncio.Semaphore(MAX_PARALLEL_CALLS),
+            waits=Waits(),
+            may_park=self.is_background,
             deadline=lambda: self.deadline,
             taken=start.taken,
         )
 
-    async def _begin(self, begun: Replay) -> Outcome:
-        """Record that the execution starts or is resumed, and return its current outcome."""
+    async def _begin(self, start: Start) -> Outcome:
+        """Record that the execution starts, is woken or is resumed, and return its current outcome."""
         outcome = self._outcome
         if self.recorder.has_no_events or isinstance(outcome.command, Finish):
             await self._record(outcome)
-        if begun.is_resumed and not isinstance(outcome.command, Finish):
+        if start.was_parked:
+            await self.recorder.emit(events.Woken())
+        elif start.begun.is_resumed and not isinstance(outcome.command, Finish):
             # Durable, so that an execution that keeps crashing its orchestrator does not seem to be resumed only once.
             await self.recorder.emit(events.Resumed(len(self.recorder.progress.steps)), is_durable=True)
         return outcome

@@ -7,16 +7,20 @@ from contextlib import aclosing
 
 from services.orchestrator.app.running.admission import Admission
 from services.orchestrator.app.running.environment import Environment
-from services.orchestrator.app.running.execution import Execution
+from services.orchestrator.app.running.execution import Execution, ExecutionParked
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
 FOLLOW_S = 0.1  # poll interval for an execution whose orchestrator does not notify this orchestrator of its writes
+FOLLOW_PARKED_S = 1.0
 FOLLOWED_AT_ONCE = 500  # events
 
 
 async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that runs here. When its last watcher leaves, the execution stops."""
+    """Yield the events of an execution that runs here. When its last watcher leaves, the execution stops.
+
+    Raises ExecutionParked after the last event before the execution is parked.
+    """
     with execution.watched():
         async with aclosing(execution.recorder.broadcast.watch(after)) as events:
             async for event in events:
@@ -24,37 +28,58 @@ async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, N
 
 
 async def follow(
-    record: ExecutionRecord, environment: Environment, admission: Admission, *, after: int = 0, watches: bool = True
+    found: Execution | ExecutionRecord,
+    environment: Environment,
+    admission: Admission,
+    *,
+    after: int = 0,
+    watches: bool = True,
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that ended or runs elsewhere. Resume it if its orchestrator dies.
+    """Yield the events of an execution until its end, wherever it runs. Resume it if its orchestrator dies.
 
     Args:
-        record: The record of the execution.
+        found: The execution if it runs here, or else its record.
         environment: Provides the journal.
         admission: Resumes the execution.
         after: Only events with greater sequence numbers are yielded.
-        watches: Whether the caller counts as a watcher after a resume.
+        watches: Whether the caller counts as a watcher of an execution that runs here.
     """
-    sequence = max(after, await environment.journal.after_sequence(record.key))
-    resumed: Execution | None = None
-    async with aclosing(_stored(record, environment.journal, admission, sequence)) as stored_events:
-        async for item in stored_events:
-            if isinstance(item, Execution):
-                resumed = item
-            else:
-                sequence = item.sequence
+    moved: Execution | ExecutionRecord | None = None
+    if isinstance(found, Execution):
+        source = _live(found, environment.journal, after, watches=watches)
+    else:
+        after = max(after, await environment.journal.after_sequence(found.key))
+        source = _stored(found, environment.journal, admission, after)
+    async with aclosing(source) as items:
+        async for item in items:
+            if isinstance(item, Event):
+                after = item.sequence
                 yield item
-    if resumed is None:
+            else:
+                moved = item
+    if moved is None:
         return
-    live_events = watch(resumed, sequence) if watches else resumed.recorder.broadcast.watch(sequence)
-    async with aclosing(live_events) as events:
+    async with aclosing(follow(moved, environment, admission, after=after, watches=watches)) as events:
         async for event in events:
             yield event
 
 
+async def _live(
+    execution: Execution, journal: Journal, after: int, *, watches: bool
+) -> AsyncGenerator[Event | ExecutionRecord | Execution, None]:
+    """Yield the events of an execution that runs here. If it is parked, yield its record last."""
+    events = watch(execution, after) if watches else execution.recorder.broadcast.watch(after)
+    try:
+        async with aclosing(events) as live_events:
+            async for event in live_events:
+                yield event
+    except ExecutionParked:
+        yield await journal.get(execution.key)
+
+
 async def _stored(
     record: ExecutionRecord, journal: Journal, admission: Admission, sequence: int
-) -> AsyncGenerator[Event | Execution, None]:
+) -> AsyncGenerator[Event | ExecutionRecord | Execution, None]:
     """Yield the stored events after a sequence number. If the execution is resumed here, yield it last."""
     with journal.watching(record.key) as changes:
         while True:
@@ -70,8 +95,12 @@ async def _stored(
                 yield resumed
                 return
             if record.response is None and len(events) < FOLLOWED_AT_ONCE:
-                await changes.wait(FOLLOW_S)
+                await changes.wait(_poll_s(record))
 
 
 def _has_completed(events: Sequence[Event]) -> bool:
     return bool(events) and isinstance(events[-1].payload, Completed)
+
+
+def _poll_s(record: ExecutionRecord) -> float:
+    return FOLLOW_S if record.wakes_at is None else FOLLOW_PARKED_S

@@ -244,6 +244,18 @@ class Resumed:
     completed_steps: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The parking of an execution until a time, or until it is signalled."""
+
+    wakes_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The waking of a parked execution."""
+
+
 Payload = (
     Transition
     | InferenceStart
@@ -270,6 +282,8 @@ Payload = (
     | AttemptDiscarded
     | Completed
     | Resumed
+    | Parked
+    | Woken
 )
 
 
@@ -285,6 +299,8 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
     {
         Transition: EventName("orchestrator", "lifecycle.transition"),
         Resumed: EventName("orchestrator", "execution.resumed"),
+        Parked: EventName("orchestrator", "execution.parked"),
+        Woken: EventName("orchestrator", "execution.woken"),
         Completed: EventName("orchestrator", "execution.end"),
         AttemptDiscarded: EventName("orchestrator", "attempt.discarded"),
         GuardActed: EventName("orchestrator", "guard.acted"),

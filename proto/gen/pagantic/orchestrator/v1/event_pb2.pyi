@@ -173,6 +173,8 @@ class ExecutionEvent(_message.Message):
     GUARD_ACTED_FIELD_NUMBER: _builtins.int
     STEP_RECORDED_FIELD_NUMBER: _builtins.int
     VARIANT_ASSIGNED_FIELD_NUMBER: _builtins.int
+    PARKED_FIELD_NUMBER: _builtins.int
+    WOKEN_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
     layer: _builtins.str
@@ -303,6 +305,14 @@ class ExecutionEvent(_message.Message):
     def variant_assigned(self) -> _execution_pb2.ExperimentVariant:
         """The request got a variant of an experiment; stored once, at the beginning."""
 
+    @_builtins.property
+    def parked(self) -> Global___Parked:
+        """The execution is parked: it waits for people or for a time alone, and holds neither a place nor memory."""
+
+    @_builtins.property
+    def woken(self) -> Global___Woken:
+        """The parked execution goes on."""
+
     def __init__(
         self,
         *,
@@ -341,12 +351,14 @@ class ExecutionEvent(_message.Message):
         guard_acted: Global___GuardActed | None = ...,
         step_recorded: Global___StepRecorded | None = ...,
         variant_assigned: _execution_pb2.ExperimentVariant | None = ...,
+        parked: Global___Parked | None = ...,
+        woken: Global___Woken | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "parked", b"parked", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast", "woken", b"woken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "parked", b"parked", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast", "woken", b"woken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted", "step_recorded", "variant_assigned"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted", "step_recorded", "variant_assigned", "parked", "woken"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -828,6 +840,47 @@ class StepRecorded(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepRecorded: _TypeAlias = StepRecorded  # noqa: Y015
+
+@_typing.final
+class Parked(_message.Message):
+    """The parking of an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAKES_AT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def wakes_at(self) -> _timestamp_pb2.Timestamp:
+        """The time at which it is woken, unless a decision wakes it earlier."""
+
+    def __init__(
+        self,
+        *,
+        wakes_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wakes_at", b"wakes_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wakes_at", b"wakes_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Parked: _TypeAlias = Parked  # noqa: Y015
+
+@_typing.final
+class Woken(_message.Message):
+    """The waking of a parked execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Woken: _TypeAlias = Woken  # noqa: Y015
 
 @_typing.final
 class ContentDelta(_message.Message):

@@ -1426,6 +1426,7 @@ class Execution(_message.Message):
     INTERRUPTED_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    WAKES_AT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The id of the request."""
     session_id: _builtins.str
@@ -1456,6 +1457,12 @@ class Execution(_message.Message):
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The notes of the caller, as they are now. In lists only where metadata selects."""
 
+    @_builtins.property
+    def wakes_at(self) -> _timestamp_pb2.Timestamp:
+        """The time at which a parked execution is woken, unless a decision wakes it earlier. Set only while it is parked: while
+        it waits for approvals alone, and holds neither a place nor memory.
+        """
+
     def __init__(
         self,
         *,
@@ -1469,10 +1476,11 @@ class Execution(_message.Message):
         interrupted: _builtins.bool = ...,
         request: Global___SystemRequest | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        wakes_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "response", b"response", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "response", b"response", "started_at", b"started_at", "state", b"state", "wakes_at", b"wakes_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupted", b"interrupted", "metadata", b"metadata", "mode", b"mode", "request", b"request", "request_id", b"request_id", "response", b"response", "session_id", b"session_id", "started_at", b"started_at", "state", b"state", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interrupted", b"interrupted", "metadata", b"metadata", "mode", b"mode", "request", b"request", "request_id", b"request_id", "response", b"response", "session_id", b"session_id", "started_at", b"started_at", "state", b"state", "trace_id", b"trace_id", "wakes_at", b"wakes_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.hub import topic_of
 from services.orchestrator.adapters.journal.rows import (
+    IS_PARKED,
     add_bytes,
     get_record,
     hold,
@@ -48,7 +49,10 @@ class SqlApprovals(JournalAccess, ApprovalStore):
 
     async def resolve_approval(self, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
         changed = [topic_of(key)]
-        resolved: Approval = await self._commit(lambda db: _resolve(db, key, tool_call_id, resolution), changed=changed)
+        now_s = self._now_s()
+        resolved: Approval = await self._commit(
+            lambda db: _resolve(db, key, tool_call_id, resolution, now_s), changed=changed
+        )
         return resolved
 
     async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:
@@ -118,7 +122,8 @@ def _stored(db: Connection, key: ExecutionKey, tool_call_id: str) -> bytes:
     return stored
 
 
-def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
+def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: Resolution, now_s: float) -> Approval:
+    """Store a decision. A parked execution is due from then on."""
     hold(db, executions, of_execution(executions, key))
     payload = _stored(db, key, tool_call_id)
     approval = _approval_of(db, key, tool_call_id, payload)
@@ -131,6 +136,7 @@ def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: R
     stored = sealed(db, approvals.c.approval, proto, *key, tool_call_id)
     db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=stored))
     add_bytes(db, executions, of_execution(executions, key), len(proto) - content_size(payload))
+    db.execute(update(executions).where(of_execution(executions, key), IS_PARKED).values(wakes_at=now_s))
     return resolved
 
 

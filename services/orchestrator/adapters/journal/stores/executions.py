@@ -13,6 +13,7 @@ from pagantic_common.domain.errors import PreconditionFailed
 from services.orchestrator.adapters.journal.database import EVERY_TENANT
 from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
+    IS_PARKED,
     RECORD,
     get_record,
     of_execution,
@@ -107,6 +108,13 @@ class SqlExecutions(SqlKept, ExecutionJournal):
             is_wanted |= executions.c.mode == Mode.PLAN.value
         query = select(executions.c.tenant, executions.c.request_id).where(IS_INTERRUPTED, is_wanted)
         query = query.order_by(executions.c.ordinal)
+        return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(query)])
+
+    async def due(self, limit: int) -> list[ExecutionKey]:
+        query = select(executions.c.tenant, executions.c.request_id).where(
+            IS_PARKED, executions.c.wakes_at <= self._now_s()
+        )
+        query = query.order_by(executions.c.wakes_at).limit(limit)
         return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(query)])
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
 
 from pagantic_common.domain.clock import Clock
 from services.orchestrator.adapters.journal.access import JournalAccess
-from services.orchestrator.adapters.journal.changes.hub import EVERYTHING
+from services.orchestrator.adapters.journal.changes.hub import EVERYTHING, topic_of
 from services.orchestrator.adapters.journal.database import translating_errors
-from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, among, of_execution
-from services.orchestrator.adapters.journal.schema import executions, owners
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, IS_PARKED, PARKED, among, of_execution
+from services.orchestrator.adapters.journal.schema import approvals, executions, owners
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
@@ -30,9 +31,15 @@ class SqlOwnership(JournalAccess, Ownership):
         self._beating = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-beats")
 
     async def claim(self, key: ExecutionKey) -> bool:
-        claimed = update(executions).where(of_execution(executions, key), IS_INTERRUPTED)
-        claimed = claimed.values(owner=self._owner, interrupted=0)
-        return bool(await self._commit(lambda db: db.execute(claimed).rowcount))
+        now_s = self._now_s()
+        return bool(await self._commit(lambda db: self._claim(db, key, now_s)))
+
+    async def park(self, key: ExecutionKey, wakes_at: datetime, call_ids: Collection[str]) -> bool:
+        now_s = self._now_s()
+        is_parked: bool = await self._commit(
+            lambda db: self._park(db, key, wakes_at.timestamp(), call_ids, now_s), changed=[topic_of(key)]
+        )
+        return is_parked
 
     async def request_cancel(self, key: ExecutionKey) -> None:
         statement = update(executions).where(of_execution(executions, key), IS_LIVE).values(cancel_requested=1)
@@ -86,6 +93,27 @@ class SqlOwnership(JournalAccess, Ownership):
             executions.c.owner == self._owner, IS_LIVE, executions.c.cancel_requested == 1
         )
         return Pulse(beats, tuple(ExecutionKey(*row) for row in db.execute(query)))
+
+    def _claim(self, db: Connection, key: ExecutionKey, now_s: float) -> int:
+        mine = update(executions).where(of_execution(executions, key))
+        interrupted = mine.where(IS_INTERRUPTED).values(owner=self._owner, interrupted=0)
+        parked_s = executions.c.parked_s + now_s - executions.c.interrupted_at
+        parked = mine.where(IS_PARKED).values(owner=self._owner, interrupted=0, wakes_at=None, parked_s=parked_s)
+        return db.execute(interrupted).rowcount or db.execute(parked).rowcount
+
+    def _park(
+        self, db: Connection, key: ExecutionKey, wakes_at_s: float, call_ids: Collection[str], now_s: float
+    ) -> bool:
+        mine = of_execution(executions, key), executions.c.owner == self._owner, IS_LIVE
+        if db.execute(select(executions.c.ordinal).where(*mine).with_for_update()).first() is None:
+            return False
+        is_asked = and_(of_execution(approvals, key), approvals.c.tool_call_id.in_(list(call_ids)))
+        query = select(func.count()).select_from(approvals).where(is_asked, approvals.c.is_open == 1)
+        if db.execute(query).scalar_one() < len(call_ids):
+            return False
+        parked = {"interrupted": PARKED, "interrupted_at": now_s, "wakes_at": wakes_at_s}
+        db.execute(update(executions).where(*mine).values(parked))
+        return True
 
     def _interrupt_dead(self, db: Connection, owner: str, beat: int, now_s: float) -> bool:
         dead = and_(owners.c.owner == owner, owners.c.beat == beat)

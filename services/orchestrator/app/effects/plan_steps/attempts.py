@@ -31,7 +31,7 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
     """Run a step between its start and end events. The result contains any failure."""
     request, recorder, clock = plan.request, plan.scope.recorder, plan.scope.clock
     correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id, step_name=step.name)
-    with work_scope(correlation=correlation), step_span(step) as opened:
+    with plan.scope.waits.branch(), work_scope(correlation=correlation), step_span(step) as opened:
         start = events.StepStart(step.name, step.kind)
         await recorder.emit(start, caused_by=next(iter(inputs), "request"))
         started_s = clock.monotonic_s()
@@ -95,8 +95,7 @@ def _succeeded(attempt: StepAttempt, done: StepDone, usage: TokenUsage) -> StepR
 
 async def _attempt_in_time(attempt: StepAttempt) -> StepDone:
     """Run an attempt within the shorter of the step's and the plan's timeout. Raises only StepFailedError."""
-    timeouts = (attempt.step.timeout_s, attempt.plan.plan.policy.timeout_per_step_s)
-    timeout_s = min((timeout for timeout in timeouts if timeout), default=None)
+    timeout_s = attempt.timeout_s
     deadline = Deadline.after(time.monotonic(), timeout_s)
     try:
         with work_scope(deadline=deadline):

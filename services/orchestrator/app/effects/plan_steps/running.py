@@ -32,7 +32,8 @@ async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
                 schedule = schedule.started(step)
             if not running:
                 break
-            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            with scope.waits.forked():
+                ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 schedule = schedule.ended(task.result())
     finally:

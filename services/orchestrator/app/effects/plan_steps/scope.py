@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pagantic_common.domain.errors import Failure
 from pagantic_common.domain.messages import ToolDefinition
@@ -99,6 +99,12 @@ class StepAttempt:
         return self.plan.progress.has_called(self.path)
 
     @property
+    def timeout_s(self) -> float | None:
+        """The shorter of the timeouts of the step and of the plan, or None if there is neither."""
+        timeouts = (self.step.timeout_s, self.plan.plan.policy.timeout_per_step_s)
+        return min((timeout for timeout in timeouts if timeout), default=None)
+
+    @property
     def request(self) -> Request:
         """The request that the turn of the step answers."""
         return request_of_step(self.step, self.plan.plan, self.plan.request, self.inputs)
@@ -108,7 +114,8 @@ class StepAttempt:
         begins = 0
         if not self.is_first:
             begins = len(self.plan.progress.inner)
-        return self.plan.scope.for_child(self.path, self.step.name, self.plan.surroundings, self.run_number, begins)
+        scope = replace(self.plan.scope, may_park=self.plan.scope.may_park and self.timeout_s is None)
+        return scope.for_child(self.path, self.step.name, self.plan.surroundings, self.run_number, begins)
 
 
 @dataclass(frozen=True, slots=True)

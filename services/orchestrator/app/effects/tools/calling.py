@@ -64,21 +64,22 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
     tools = {tool.name: tool for tool in run.prepared.tools}
     before, provenance = scope.calls, cache(partial(_provenance_of, run, scope))
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(
-                    _run_or_recall(
-                        run,
-                        call,
-                        tools,
-                        before,
-                        scope,
-                        position=f"{run.position}/{index}",
-                        make_provenance=provenance,
+        with scope.waits.forked():
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        _run_or_recall(
+                            run,
+                            call,
+                            tools,
+                            before,
+                            scope,
+                            position=f"{run.position}/{index}",
+                            make_provenance=provenance,
+                        )
                     )
-                )
-                for index, call in enumerate(command.calls)
-            ]
+                    for index, call in enumerate(command.calls)
+                ]
     except ExceptionGroup as errors:  # the journal is unavailable; failures of calls are in their records
         raise errors.exceptions[0] from None
     scope.cause = command.calls[-1].id
@@ -95,9 +96,22 @@ async def _run_or_recall(
     position: str,
     make_provenance: MakeProvenance,
 ) -> ToolCallRecord:
-    record = before.record_of(call.id)
-    if record is not None:
-        return record
+    with scope.waits.branch():
+        return before.record_of(call.id) or await _run(
+            run, call, tools, before, scope, position=position, make_provenance=make_provenance
+        )
+
+
+async def _run(
+    run: Run,
+    call: ToolCall,
+    tools: Tools,
+    before: CallProgress,
+    scope: RunScope,
+    *,
+    position: str,
+    make_provenance: MakeProvenance,
+) -> ToolCallRecord:
     lost = before.lost(call.id, tools)
     if lost is not None and scope.recorded_call(call) is None:
         settled = await settle(call, lost.effect_id, INTERRUPTED, scope)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from pagantic_common.domain.errors import ErrorCode, Failure, PermissionDenied, failure_of
@@ -75,11 +76,13 @@ def _find_spans(make_provenance: MakeProvenance, call: ToolCall, tool: ToolDefin
 async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpan, ...], scope: RunScope) -> Approval:
     approvals = scope.services.approvals
     left_s = current_deadline().remaining_s(time.monotonic())
-    pending_approval, is_new = await approvals.ask(request.key, call, spans, left_s)
+    pending_approval, is_new = await approvals.ask(request.key, call, spans, left_s, may_park=scope.may_park)
     if is_new:
         requested = events.ApprovalRequested(pending_approval)
         await scope.recorder.emit(requested, is_durable=True, tool_call_id=call.id, caused_by=scope.cause)
-    approval = await approvals.wait(request.key, pending_approval)
+    waiting = scope.waits.waiting(call.id, pending_approval.expires_at) if scope.may_park else nullcontext()
+    with waiting:
+        approval = await approvals.wait(request.key, pending_approval)
     await scope.recorder.emit(
         events.ApprovalResolved(approval),
         duration_s=approval.waited_s,
