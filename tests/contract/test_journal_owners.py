@@ -227,4 +227,6 @@ async def test_parked_executions_are_due_in_the_order_of_their_times(journals):
         await waiting_for(journal, f"r{number}")
         assert await journal.park(execution(f"r{number}"), NOW - timedelta(seconds=9 - number), CALLS)
     assert [key.request_id for key in await journal.due(2)] == ["r1", "r2"]
+    assert await journal.due(9, without={"default"}) == []
+    assert len(await journal.due(9, without={"other"})) == len(await journal.due(9, without=set()))
     assert [key.request_id for key in await journal.due(9)] == ["r1", "r2", "r3"]

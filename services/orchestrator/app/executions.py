@@ -12,7 +12,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import (
     ErrorCode,
     InvalidRequest,
-    Overloaded,
+    PaganticError,
     PreconditionFailed,
     Unavailable,
     failure_of,
@@ -185,13 +185,13 @@ class Executions:
     async def wake(self, key: ExecutionKey) -> bool:
         """Continue a parked execution, and return whether it was woken.
 
-        Without capacity it stays parked, and any orchestrator wakes it later.
+        After a failure it stays parked, or is interrupted, and any orchestrator continues it later.
         """
         try:
             record = await self._journal.get(key)
             return record.wakes_at is not None and await self._admission.resume(record) is not None
-        except (Overloaded, Unavailable) as error:
-            log.info("a parked execution waits for capacity", request_id=key.request_id, reason=str(error))
+        except PaganticError as error:
+            log.info("a parked execution is not woken yet", request_id=key.request_id, reason=str(error))
             return False
 
     async def stop(self, key: ExecutionKey) -> None:

@@ -19,7 +19,7 @@ log = get_logger(__name__)
 
 BEAT_S = 1.0
 LEASE_S = 10.0
-WOKEN_AT_ONCE = 64
+AT_ONCE = 64
 MAX_RESUMES = 3  # limit on automatic resumes without progress: the execution probably crashes its orchestrator
 
 
@@ -118,12 +118,12 @@ class Presence:
         for owner, beat in self._leases.observe(pulse.beats, self._clock.monotonic_s()).items():
             if await self._journal.interrupt(owner, beat):
                 log.warning("an orchestrator is dead: what it ran is interrupted", owner=owner)
-        if not self._is_draining:
+        if self._is_ready and not self._is_draining:
             self._begin_work()
 
     def _begin_work(self) -> None:
         """Resume and wake executions in tasks of their own, because heartbeats must not wait for them."""
-        if self._is_ready and (self._resuming is None or self._resuming.done()):
+        if self._resuming is None or self._resuming.done():
             self._resuming = asyncio.create_task(self._resume_unattended())
         if self._waking is None or self._waking.done():
             self._waking = asyncio.create_task(self._wake_due())
@@ -139,15 +139,11 @@ class Presence:
         return pulse
 
     async def _wake_due(self) -> None:
-        """Wake the parked executions that are due, as far as there is room."""
-        registry = self._executions.registry
+        """Wake the parked executions that are due, as far as there is room. The next heartbeat wakes others."""
+        refused = set[str]()
         try:
-            while registry.has_room and (keys := await self._journal.due(WOKEN_AT_ONCE)):
-                woken_count = 0
-                for key in keys:
-                    woken_count += await self._executions.wake(key)
-                if not woken_count:
-                    return
+            while self._executions.registry.has_room and (due := await self._journal.due(AT_ONCE, without=refused)):
+                refused |= {key.tenant for key in due if not await self._executions.wake(key)}
         except Exception:
             log.exception("parked executions cannot be woken")
 

@@ -240,8 +240,8 @@ class ExecutionJournal(Changes, Protocol):
         These are the background executions, and also plans if `with_plans` is set.
         """
 
-    async def due(self, limit: int) -> list[ExecutionKey]:
-        """Return the keys of parked executions of all tenants whose time has come, earliest first."""
+    async def due(self, limit: int, *, without: Collection[str] = ()) -> list[ExecutionKey]:
+        """Return the keys of parked executions whose time has come, earliest first, except those of some tenants."""
 
 
 class Ownership(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, select
@@ -110,9 +110,9 @@ class SqlExecutions(SqlKept, ExecutionJournal):
         query = query.order_by(executions.c.ordinal)
         return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(query)])
 
-    async def due(self, limit: int) -> list[ExecutionKey]:
+    async def due(self, limit: int, *, without: Collection[str] = ()) -> list[ExecutionKey]:
         query = select(executions.c.tenant, executions.c.request_id).where(
-            IS_PARKED, executions.c.wakes_at <= self._now_s()
+            IS_PARKED, executions.c.wakes_at <= self._now_s(), executions.c.tenant.not_in(list(without))
         )
         query = query.order_by(executions.c.wakes_at).limit(limit)
         return await self._read(EVERY_TENANT, lambda db: [ExecutionKey(*row) for row in db.execute(query)])
