@@ -354,6 +354,10 @@ bench-orchestrator: setup-dev ## Measure what the orchestrator adds to a chat
 bench-orchestrators: setup-dev ## Measure 1 to 4 orchestrators on one PostgreSQL, and say where and why it stops growing
 	@$(BIN)/python -m tests.bench.orchestrators
 
+.PHONY: bench-parked
+bench-parked: setup-dev ## Measure parked executions: bytes, memory, start, waking; COUNT=100000, PARKED=--postgres
+	@$(BIN)/python -m tests.bench.parked --count $(or $(COUNT),100000) $(PARKED)
+
 .PHONY: proto
 proto: setup-dev ## Regenerate proto/gen from proto/pagantic
 	@rm -rf proto/gen

@@ -7,12 +7,13 @@ import json
 import re
 import shlex
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.cli import failures
 from pagantic_common.domain.errors import ErrorCode
-from pagantic_common.tools import ToolDenied
+from pagantic_common.tools import ToolContext, ToolDenied, ToolNotRun
 from services.tools.adapters.loading import load_hooks, load_tools
 from tests.e2e.conftest import ROOT
 from tests.support.gateway_process import serving_gateway
@@ -60,8 +61,27 @@ def test_the_tool_of_the_readme_is_one(tmp_path):
     assert asyncio.run(loaded.run({"article": "lamp"}, print)) == "12"
 
 
+def test_the_example_of_a_tool_that_knows_its_effects_is_one():
+    _, code, *_ = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
+    transfers = {}
+
+    class Bank:
+        def transfer(self, euros, reference):
+            return transfers.setdefault(reference, SimpleNamespace(id=f"t{euros}")).id
+
+        def find(self, reference):
+            return transfers.get(reference)
+
+    names = {"bank": Bank()}
+    exec(code, names)  # noqa: S102 - the page's own
+    pay = names["pay"]
+    with pytest.raises(ToolNotRun):
+        pay.outcome_function("e1")
+    assert pay(3, ToolContext(effect_id="e1")) == pay.outcome_function("e1") == "t3"
+
+
 def test_the_example_of_a_callers_tool_runs(system):
-    _, code, _ = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
+    *_, code, _ = re.findall(r"```python\n(.*?)```", TOOLS, flags=re.DOTALL)
     assert system.run(sys.executable, "-c", code).stdout.strip()
 
 

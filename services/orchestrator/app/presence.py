@@ -143,7 +143,8 @@ class Presence:
         refused = set[str]()
         try:
             while self._executions.registry.has_room and (due := await self._journal.due(AT_ONCE, without=refused)):
-                refused |= {key.tenant for key in due if not await self._executions.wake(key)}
+                woken = await asyncio.gather(*map(self._executions.wake, due))
+                refused |= {key.tenant for key, is_woken in zip(due, woken, strict=True) if not is_woken}
         except Exception:
             log.exception("parked executions cannot be woken")
 
