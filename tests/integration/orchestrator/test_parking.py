@@ -237,3 +237,44 @@ async def test_a_parked_turn_keeps_its_session(tmp_path):
         assert (await other).content == "done"
         reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
         assert [message.content for message in reply.session.messages if message.content][-2:] == ["And?", "done"]
+
+
+async def test_another_orchestrator_wakes_what_this_one_parked(tmp_path, postgres_url):
+    other_services = asking()
+    async with (
+        orchestrator(tmp_path, asking(), url=postgres_url, owner="a", presence=LOOP) as one,
+        orchestrator(tmp_path, other_services, url=postgres_url, owner="b", presence=LOOP) as other,
+    ):
+        other_services.inference.outputs = [answer("said by the other")]
+        await begin(one, asks())
+        following = asyncio.create_task(follow(one))
+        await parked(one)
+        await resolve(other)
+        assert (await ended(one, "r")).response.content == "said by the other"
+        kept = [event for event in await following if event.WhichOneof("event") != "content_delta"]
+        assert [event.sequence for event in kept] == list(range(1, len(kept) + 1))
+        assert len(other_services.tools.calls) == 1
+
+
+@pytest.mark.parametrize("number", range(5))
+async def test_a_decision_at_the_moment_of_parking_is_not_lost(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(execution, "PARK_AFTER_S", 0.02)
+    async with orchestrator(tmp_path, asking(), presence=LOOP) as stub:
+        await begin(stub, asks())
+        await waiting(stub)
+        await asyncio.sleep(0.005 * number)
+        await resolve(stub)
+        assert (await ended(stub, "r")).response.content == "done"
+        assert stub.executions.registry.count == 0
+
+
+@pytest.mark.parametrize("number", range(5))
+async def test_a_cancellation_at_the_moment_of_parking_ends_the_execution(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(execution, "PARK_AFTER_S", 0.02)
+    async with orchestrator(tmp_path, asking(), presence=LOOP) as stub:
+        await begin(stub, asks())
+        await waiting(stub)
+        await asyncio.sleep(0.005 * number)
+        reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r"))
+        assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
+        assert stub.executions.registry.count == 0
