@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC
 from typing import Any
 
 from pagantic.common.v1 import message_pb2
@@ -160,6 +161,14 @@ def _describe_resumed(resumed: event_pb2.Resumed) -> str:
     return f"{count_of(resumed.completed_steps, 'step')} had ended"
 
 
+def _describe_parked(parked: event_pb2.Parked) -> str:
+    return f"until {parked.wakes_at.ToDatetime(UTC):%Y-%m-%d %H:%M} UTC, or a decision"
+
+
+def _describe_woken(_woken: event_pb2.Woken) -> str:
+    return ""
+
+
 def _describe_completed(completed: event_pb2.Completed) -> str:
     return describe_usage(completed.response.token_usage)
 
@@ -197,5 +206,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "inference_continued": _describe_continued,
     "attempt_discarded": _describe_discarded,
     "resumed": _describe_resumed,
+    "parked": _describe_parked,
+    "woken": _describe_woken,
     "completed": _describe_completed,
 }

@@ -44,7 +44,7 @@ def list_approvals(
         return
     table = list_table(("request", "call", "tool", "arguments", "why", "waits until"))
     for approval in waiting:
-        until = f"{approval.expires_at.ToDatetime(UTC).astimezone():%H:%M:%S}"
+        until = f"{approval.expires_at.ToDatetime(UTC).astimezone():%Y-%m-%d %H:%M:%S}"
         names = (
             approval.request_id,
             approval.tool_call_id,

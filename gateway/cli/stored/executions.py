@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from datetime import UTC
 from typing import Annotated
 
 import typer
@@ -215,6 +216,9 @@ def _note_unfinished(execution: execution_pb2.Execution) -> None:
     state = state_name(execution.state.current)
     if execution.interrupted:
         note(f"interrupted in {state}: continue it with `pagantic resume {execution.request_id} --wait`")
+    elif execution.HasField("wakes_at"):
+        until = execution.wakes_at.ToDatetime(UTC).astimezone()
+        note(f"parked in {state} until {until:%Y-%m-%d %H:%M}: `pagantic approvals list` names the calls that wait")
     elif execution.state.current not in ENDED:
         note(f"still running, in {state}: `pagantic cancel {execution.request_id}` stops it")
 

@@ -84,7 +84,7 @@ class ExecutionPage {
     const state = bare(execution.state.current, "LIFECYCLE_STATE_");
     const last = events.at(-1)?.timestamp ?? execution.state.entered_at;
     const facts = [
-      ["State", [shownState(state), execution.interrupted ? " interrupted" : ""]],
+      ["State", [shownState(state), execution.interrupted ? " interrupted" : execution.wakes_at ? " parked" : ""]],
       ["Mode", bare(execution.mode, "MODE_")],
       ["Request", [h("code", {}, visible(execution.request_id)), copyButton("Copy", () => execution.request_id)]],
       ["Started", new Date(execution.started_at).toLocaleString()],

@@ -105,7 +105,7 @@ function row(execution) {
     {},
     h("th", { scope: "row" }, h("a", { href: pageOf(execution.request_id) }, visible(execution.request_id))),
     h("td", {}, bare(execution.mode, "MODE_")),
-    h("td", {}, shownState(state), execution.interrupted ? " interrupted" : ""),
+    h("td", {}, shownState(state), execution.interrupted ? " interrupted" : execution.wakes_at ? " parked" : ""),
     h("td", {}, h("time", { datetime: execution.started_at }, started.toLocaleString())),
     h("td", {}, session ? h("a", { href: `#/chat/${encodeURIComponent(session)}` }, visible(session)) : "none"),
   );
