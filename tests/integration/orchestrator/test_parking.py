@@ -278,3 +278,36 @@ async def test_a_cancellation_at_the_moment_of_parking_ends_the_execution(tmp_pa
         reply = await call_unary("orchestrator", stub.CancelExecution, pb.CancelExecutionRequest(request_id="r"))
         assert reply.state == execution_pb2.LIFECYCLE_STATE_CANCELLED
         assert stub.executions.registry.count == 0
+
+
+async def test_a_cancellation_while_the_parking_is_stored_ends_the_execution(tmp_path):
+    async with orchestrator(tmp_path, asking(), presence=LOOP) as stub:
+        park, is_storing, may_go_on = stub.journal.park, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments):
+            is_storing.set()
+            await may_go_on.wait()
+            return await park(*arguments)
+
+        stub.journal.park = slow
+        whole = asyncio.create_task(execute(stub, asks(), 30))
+        await is_storing.wait()
+        request = pb.CancelExecutionRequest(request_id="r")
+        cancelling = asyncio.create_task(call_unary("orchestrator", stub.CancelExecution, request))
+        await asyncio.sleep(0.1)
+        may_go_on.set()
+        assert (await cancelling).state == execution_pb2.LIFECYCLE_STATE_CANCELLED
+        assert (await whole).error.code == error_pb2.ERROR_CODE_CANCELLED_SIGNAL
+        assert stub.executions.registry.count == 0
+
+
+async def test_two_children_may_wait_for_calls_of_the_same_id(tmp_path):
+    steps = [step(name, depends_on=["none"], parameters={"prompt": name, "tools": ["clock"]}) for name in ("a", "b")]
+    inference = ScriptedInference(answer("", calls=[CALL]), answer("", calls=[CALL]), answer("well"))
+    async with orchestrator(tmp_path, scripted_services(inference, tools=ScriptedTools())) as stub:
+        await begin(stub, plan(step("none", "validate"), *steps, tool_rules=[ASK], background=True))
+        await waiting(stub)
+        await parked(stub, "p")
+        await resolve(stub, request_id="p")
+        response = (await ended(stub, "p")).response
+        assert {result.output.content for result in response.step_results[1:]} == {"well"}

@@ -23,7 +23,7 @@ from datetime import datetime
 class Outstanding:
     """The calls that wait for an approval, and the earliest time at which one of them expires."""
 
-    call_ids: tuple[str, ...]
+    call_ids: frozenset[str]
     wakes_at: datetime
 
 
@@ -32,7 +32,7 @@ class Waits:
 
     def __init__(self) -> None:
         self._busy = 1
-        self._until: dict[str, datetime] = {}
+        self._waiting: list[tuple[str, datetime]] = []
         self._idle = asyncio.Event()
 
     @contextmanager
@@ -56,20 +56,22 @@ class Waits:
     @contextmanager
     def waiting(self, call_id: str, until: datetime) -> Iterator[None]:
         """Count the current branch as waiting for the approval of a call, until a time at most."""
-        self._until[call_id] = until
+        wait = call_id, until
+        self._waiting.append(wait)
         self._add(-1)
         try:
             yield
         finally:
-            del self._until[call_id]
+            self._waiting.remove(wait)
             self._add(1)
 
     @property
     def outstanding(self) -> Outstanding | None:
         """The waits of an execution that only waits, or None if a branch is busy."""
-        if self._busy or not self._until:
+        if self._busy or not self._waiting:
             return None
-        return Outstanding(tuple(self._until), min(self._until.values()))
+        call_ids, times = zip(*self._waiting, strict=True)
+        return Outstanding(frozenset(call_ids), min(times))
 
     async def idle(self) -> None:
         """Return once the execution only waits."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -29,7 +29,7 @@ from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
 from services.orchestrator.app.effects.scope import RunScope, drive
 from services.orchestrator.app.effects.table import EFFECTS
-from services.orchestrator.app.effects.waits import Waits
+from services.orchestrator.app.effects.waits import Outstanding, Waits
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
 from services.orchestrator.app.recording.recorder import Recorder, total_of
@@ -229,13 +229,18 @@ class Execution:
             start = await self._be_admitted(admission)
             if start is None:
                 return
-            async with self._recorded(start), asyncio.timeout(start.limits.left_s), self._turn(start):
-                scope = self._scope(start)
-                with StateSpans() as states, self._parking(scope.waits):
+            scope = self._scope(start)
+            async with (
+                self._recorded(start),
+                asyncio.timeout(start.limits.left_s),
+                self._turn(start),
+                self._parking(scope.waits),
+            ):
+                with StateSpans() as states:
                     await drive(await self._begin(start), scope, self._record, states)
 
-    @contextmanager
-    def _parking(self, waits: Waits) -> Iterator[None]:
+    @asynccontextmanager
+    async def _parking(self, waits: Waits) -> AsyncIterator[None]:
         """Park an execution in the background once the work inside has only waited for PARK_AFTER_S."""
         if not self.is_background:
             yield
@@ -245,26 +250,36 @@ class Execution:
             yield
         finally:
             parking.cancel()
+            await asyncio.wait([parking])
 
     async def _park(self, waits: Waits) -> None:
-        while True:
+        while not self.is_parked:
             await waits.idle()
             await self._environment.clock.sleep(PARK_AFTER_S)
-            if (outstanding := waits.outstanding) is None:
-                continue
             try:
-                await self.recorder.emit(events.Parked(outstanding.wakes_at), is_durable=True)
-                self.is_parked = await self._environment.journal.park(
-                    self.key, outstanding.wakes_at, outstanding.call_ids
-                )
-                if not self.is_parked:
-                    await self.recorder.emit(events.Woken(), is_durable=True)
+                if (outstanding := waits.outstanding) is not None:
+                    await self._park_now(outstanding)
             except PaganticError as error:  # the work itself meets the failure of the journal
                 log.warning("an execution that waits could not be parked", reason=str(error))
-                continue
-            if self.is_parked:
-                self._halt(ExecutionParked(_PARKED))
-                return
+        self._halt(ExecutionParked(_PARKED))
+
+    async def _park_now(self, outstanding: Outstanding) -> None:
+        """Park the execution, unless one of its calls was decided meanwhile.
+
+        A cancellation waits for the journal, because the execution is not this orchestrator's once it is parked.
+        """
+        await self.recorder.emit(events.Parked(outstanding.wakes_at), is_durable=True)
+        storing = asyncio.ensure_future(
+            self._environment.journal.park(self.key, outstanding.wakes_at, outstanding.call_ids)
+        )
+        try:
+            self.is_parked = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            with suppress(PaganticError):
+                self.is_parked = await storing
+            raise
+        if not self.is_parked:
+            await self.recorder.emit(events.Woken(), is_durable=True)
 
     async def _be_admitted(self, admission: Awaitable[Start | ExecutionRecord]) -> Start | None:
         """Return the start, or None if the admission was refused. Sets the result of the admission for its waiters."""
@@ -307,7 +322,7 @@ class Execution:
             with self._observed(start):
                 with self._halting(start.limits):
                     yield
-                if isinstance(self._halted_by, Failure):
+                if isinstance(self._halted_by, Failure) and not self.is_parked:
                     await self._end(self._halted_by)
         except Unavailable as error:
             log.warning("an execution's end could not be recorded", reason=str(error))
@@ -319,6 +334,8 @@ class Execution:
             self.is_recorded = self.recorder.broadcast.is_ended or self.is_parked
             if isinstance(self._halted_by, PaganticError):
                 lost = self._halted_by
+            if self.is_parked:
+                lost = ExecutionParked(_PARKED)
             self.recorder.broadcast.abandon(lost)
 
     @contextmanager
