@@ -80,6 +80,11 @@ class ToolDefinition:
     timeout_s: float | None = None
     requires: tuple[str, ...] = ()
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether a call may have an effect that another call repeats."""
+        return not self.idempotent and self.safety not in (ToolSafety.NONE, ToolSafety.READ)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:

@@ -47,7 +47,7 @@ class FunctionTool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def outcome(self, function: Callable[[str], Any]) -> Callable[[str], Any]:
-        """Register the function that knows what became of a lost call, by its effect id. May be used as a decorator.
+        """Register the function that knows the outcome of a lost call, by its effect id. May be used as a decorator.
 
         The function, async or not, returns what the call returned, or raises ToolNotRun if the call had no effect and
         will have none. After any other error the outcome is unknown.

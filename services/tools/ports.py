@@ -60,7 +60,7 @@ class Tool(Protocol):
 
 @runtime_checkable
 class KnowsOutcomes(Protocol):
-    """A tool that knows what became of its calls."""
+    """A tool that knows the outcome of its calls."""
 
     async def outcome(self, effect_id: str) -> str:
         """Return the result of the call with this effect id.

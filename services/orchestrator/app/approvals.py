@@ -66,13 +66,17 @@ class Approvals:
     async def wait(self, key: ExecutionKey, approval: Approval) -> Approval:
         """Return an approval once it is decided or expired."""
         with self._store.watching(key) as execution:
-            while (approval := await self._store.get_approval(key, approval.tool_call_id)).resolution is None:
+            while True:
+                stored = await self._store.get_approval(key, approval.tool_call_id)
+                if not stored.is_for(approval):  # a decision about another call of this id is none about this call
+                    return approval.resolved(Resolution(Decision.EXPIRED, self._clock.now()))
+                if stored.resolution is not None:
+                    return stored
                 left_s = (approval.expires_at - self._clock.now()).total_seconds()
                 if left_s <= 0:
                     expired = Resolution(Decision.EXPIRED, approval.expires_at)
                     return await self._store.resolve_approval(key, approval.tool_call_id, expired)
                 await execution.wait(POLL_S, left_s)
-        return approval
 
     async def resolve(
         self,

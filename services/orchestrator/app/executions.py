@@ -177,22 +177,24 @@ class Executions:
         record = await self._journal.get(key)
         if record.is_interrupted and await self._admission.resume(record) is not None:
             return record.state
-        what = "runs"
+        what = "runs" if record.wakes_at is None else "waits for approvals"
         if record.response is not None:
             what = "has ended"
         raise PreconditionFailed(f"execution {key.request_id!r} is not interrupted: it {what}")
 
     async def wake(self, key: ExecutionKey) -> bool:
-        """Continue a parked execution, and return whether it was woken.
+        """Continue a parked execution, unless another orchestrator was faster. Return False after a failure.
 
         After a failure it stays parked, or is interrupted, and any orchestrator continues it later.
         """
         try:
             record = await self._journal.get(key)
-            return record.wakes_at is not None and await self._admission.resume(record) is not None
+            if record.wakes_at is not None:
+                await self._admission.resume(record)
         except PaganticError as error:
             log.info("a parked execution is not woken yet", request_id=key.request_id, reason=str(error))
             return False
+        return True
 
     async def stop(self, key: ExecutionKey) -> None:
         """Stop an execution if it runs here."""

@@ -142,7 +142,9 @@ class Presence:
         """Wake the parked executions that are due, as far as there is room. The next heartbeat wakes others."""
         refused = set[str]()
         try:
-            while self._executions.registry.has_room and (due := await self._journal.due(AT_ONCE, without=refused)):
+            while self._executions.registry.has_room_for_others:
+                if not (due := await self._journal.due(AT_ONCE, without=refused)):
+                    return
                 woken = await asyncio.gather(*map(self._executions.wake, due))
                 refused |= {key.tenant for key, is_woken in zip(due, woken, strict=True) if not is_woken}
         except Exception:

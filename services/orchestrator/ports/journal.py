@@ -253,7 +253,7 @@ class Ownership(Protocol):
     async def park(self, key: ExecutionKey, wakes_at: datetime, call_ids: Collection[str]) -> bool:
         """Park an execution of this owner that waits for the approval of these calls. Its earlier writes are stored.
 
-        Returns False if one of the calls was decided meanwhile.
+        Returns False if one of the calls was decided, or the execution is to be cancelled.
         """
 
     async def request_cancel(self, key: ExecutionKey) -> None:

@@ -93,6 +93,7 @@ class FunctionToolAdapter:
         self._requirements = [Requirement.parse(text) for text in tool.definition.requires]
         self.places = make_places(tool.max_concurrent, max(1, tool.max_concurrent * 3 // 4))
         self._abandoned: set[Future[str]] = set()  # calls without a waiting caller
+        self._in_threads: dict[str, Future[str]] = {}  # calls that run in threads, by the ids of their effects
 
     @property
     def definition(self) -> ToolDefinition:
@@ -133,7 +134,12 @@ class FunctionToolAdapter:
             context.cancel()
 
     async def outcome(self, effect_id: str) -> str:
-        """Return the result of a lost call. Raises ToolNotRun, and LookupError if the tool cannot say."""
+        """Return the result of a lost call, which may still run in its thread.
+
+        Raises ToolNotRun, and LookupError if the tool cannot say.
+        """
+        if (running := self._in_threads.get(effect_id)) is not None:
+            return await asyncio.wrap_future(running)
         function = self._tool.outcome_function
         if function is None:
             raise LookupError(f"tool {self.definition.name!r} has no function for outcomes")
@@ -141,10 +147,17 @@ class FunctionToolAdapter:
             return _text_of(await function(effect_id))
         return _text_of(await asyncio.to_thread(function, effect_id))
 
+    def _forget(self, effect_id: str, ended: Future[str]) -> None:
+        self._abandoned.discard(ended)
+        if self._in_threads.get(effect_id) is ended:
+            del self._in_threads[effect_id]
+
     async def _call_in_thread(self, values: Mapping[str, Any]) -> str:
         """Call the function in a thread. It keeps its place until the function returns, even if the caller has left."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         future: Future[str] = Future()
+        effect_id = current_effect_id()
+        self._in_threads[effect_id] = future
 
         def work() -> None:
             try:
@@ -152,7 +165,7 @@ class FunctionToolAdapter:
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(_as_error(error))
             with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(self._abandoned.discard, future)
+                loop.call_soon_threadsafe(self._forget, effect_id, future)
 
         future.set_running_or_notify_cancel()
         # A function that never returns must not prevent the service from ending.

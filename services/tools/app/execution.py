@@ -27,7 +27,6 @@ from pagantic_common.domain.messages import (
     ToolFailed,
     ToolProgress,
     ToolResult,
-    ToolSafety,
 )
 from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
@@ -206,14 +205,18 @@ class ToolExecutor:
             return LostCall(Ending.UNKNOWN)
         try:
             async with asyncio.timeout(OUTCOME_S):
-                return LostCall(Ending.DONE, self._bound(name, await tool.outcome(effect_id)))
+                result = await tool.outcome(effect_id)
         except ToolNotRun:
             return LostCall(Ending.NOT_RUN)
-        except LookupError:
+        except (LookupError, TimeoutError, ToolFailed):
             return LostCall(Ending.UNKNOWN)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             report_bug(log, error, tool=name)
             return LostCall(Ending.UNKNOWN)
+        try:
+            return LostCall(Ending.DONE, self._bound(name, await _after(self._hooks, name, {}, result)))
+        except ToolFailed as error:
+            return LostCall(Ending.DONE, f"the call was done, but {_words_of(error)}")
 
     async def _settle(self, tool: Tool, failure: Failure, *, may_have_run: bool) -> str | Failure:
         """Return the result or the failure of a call that was lost.
@@ -221,7 +224,7 @@ class ToolExecutor:
         Only a call with effects can matter. A call that had no effect after all may be made again.
         """
         definition = tool.definition
-        if not may_have_run or definition.idempotent or definition.safety in (ToolSafety.NONE, ToolSafety.READ):
+        if not (may_have_run and definition.has_effects):
             return failure
         lost = await self.find_outcome(definition.name, current_effect_id())
         match lost.ending:

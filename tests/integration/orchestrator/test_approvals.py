@@ -12,6 +12,7 @@ from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ToolCall, ToolSafety
 from pagantic_common.rpc.call import call_unary
+from services.orchestrator.core.model.keys import ExecutionKey
 from tests.integration.orchestrator.test_plans import TOOL, plan, step
 from tests.support.orchestrator_app import ended, execute, leave, orchestrator, stored, system_request, timeline
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
@@ -368,3 +369,15 @@ async def test_a_decision_about_one_step_holds_whatever_the_others_did(tmp_path)
         response = await execute(stub, request)
     assert not response.HasField("error")
     assert [record.id for record in response.tool_calls_made] == ["other-1", "time-1"]
+
+
+async def test_a_decision_about_another_call_of_the_same_id_is_none_about_this_call(tmp_path):
+    services = asking()
+    async with orchestrator(tmp_path, services) as stub:
+        running = asyncio.create_task(execute(stub, request_that_asks()))
+        await waiting(stub)
+        other = replace(CALL, arguments_json='{"zone": "CET"}')
+        await stub.executions.approvals.ask(ExecutionKey("default", "r"), other, (), None, may_park=False)
+        await resolve(stub)
+        assert (await running).content == "done"
+        assert services.tools.calls == []

@@ -336,6 +336,20 @@ async def test_a_changed_result_is_read_by_the_child_whose_call_gave_it(tmp_path
                 await replay(stub, "r", tool_results=changed, from_step=from_step)
 
 
+async def test_a_step_is_not_continued_from_the_middle_when_its_input_changes(tmp_path):
+    inference = ScriptedInference(answer("first"), answer("", calls=[CALL]), answer("second"))
+    steps = [step("look", parameters={"prompt": "Look."}), THINK]
+    async with orchestrator(tmp_path, scripted_services(inference=inference)) as stub:
+        request = plan(*steps, keep_request=True)
+        request.request_id = "first"
+        await execute(stub, request)
+        changed = plan(step("look", parameters={"prompt": "Look again."}), THINK)
+        changed.request_id = "changed"
+        changed.replay.MergeFrom(execution_pb2.Replay(request_id="first", from_step="plan/think/infer-2"))
+        with pytest.raises(InvalidRequest, match="an input of step 'plan/think' changes"):
+            await execute(stub, changed)
+
+
 async def test_a_step_that_a_replay_runs_again_has_its_own_constraint_and_tools(tmp_path):
     steps = [
         step("time", "tool", parameters={"tool": "clock", "arguments": {}}),

@@ -103,3 +103,10 @@ async def test_an_operation_gets_the_id_as_its_idempotency_key(tmp_path):
         assert json.loads(reply.result.content)["headers"]["idempotency-key"] == EFFECT
         reply = await stub.ExecuteTool(request("pets_createPet", "", body={"name": "Rex"}))
         assert "idempotency-key" not in json.loads(reply.result.content)["headers"]
+
+
+async def test_a_configured_key_is_the_only_one(tmp_path):
+    headers = {"headers": {"Idempotency-Key": "our own"}}
+    async with api() as url, service(tmp_path, url, keys=headers) as stub:
+        reply = await stub.ExecuteTool(request("pets_createPet", body={"name": "Rex"}))
+        assert json.loads(reply.result.content)["headers"]["idempotency-key"] == "our own"

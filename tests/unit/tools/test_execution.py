@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from pagantic_common.domain.errors import ErrorCode
 from pagantic_common.domain.messages import Ending, LostCall, ToolCall, ToolDefinition, ToolFailed, ToolSafety
 from pagantic_common.telemetry.clock import SystemClock
 from pagantic_common.telemetry.scope import effect_scope, work_scope
-from pagantic_common.tools import ToolContext, ToolNotRun
+from pagantic_common.tools import ToolContext, ToolHook, ToolNotRun
 from pagantic_common.tools import tool as tool_of
 from pagantic_common.workers.fair_places import FairPlaces, keep_place_until
 from pagantic_common.workers.thread_workers import ThreadWorkers
@@ -432,3 +433,45 @@ async def test_a_function_gets_the_effect_id_and_says_what_became_of_it():
     assert await executor.find_outcome("nothing", "a" * 64) == LostCall(Ending.UNKNOWN)
     pay.outcome(None)
     assert await executor.find_outcome("pay", "a" * 64) == LostCall(Ending.UNKNOWN)
+
+
+async def test_a_call_that_still_runs_in_its_thread_is_not_made_again():
+    paid, may_end = [], threading.Event()
+
+    @tool_of(safety="external", timeout_s=0.05)
+    def pay(euros: int) -> str:
+        """Pays."""
+        may_end.wait(10)
+        paid.append(euros)
+        return f"paid {euros}"
+
+    @pay.outcome
+    def outcome_of(effect_id: str) -> str:
+        raise ToolNotRun
+
+    clock = SystemClock()
+    executor = executor_of([FunctionToolAdapter(pay, Machine(clock))], clock)
+    with effect_scope("a" * 64):
+        running = asyncio.create_task(executor.execute(ToolCall("c", "pay", '{"euros": 3}'), Deadline()))
+    await asyncio.sleep(0.2)
+    may_end.set()
+    done = await running
+    assert (done.result.content, done.attempts, paid) == ("paid 3", 1, [3])
+    assert await executor.find_outcome("pay", "a" * 64) == LostCall(Ending.NOT_RUN), "the thread has ended"
+
+
+class Redacting(ToolHook):
+    def after(self, name, arguments, result):
+        return result.replace("hunter2", "[secret]")
+
+
+async def test_hooks_read_the_result_of_a_lost_call_and_it_is_bounded():
+    tool = KnowingTool(outcome="it is hunter2")
+    executor = ToolExecutor(
+        ToolRegistry([tool]), SystemClock(), ExecutionLimits(max_result_bytes=20), hooks=[Redacting()]
+    )
+    assert await executor.find_outcome("scripted", "e" * 64) == LostCall(Ending.DONE, "it is [secret]")
+    tool.ending = "x" * 21
+    lost = await executor.find_outcome("scripted", "e" * 64)
+    assert lost.ending is Ending.DONE
+    assert lost.content.startswith("the call was done, but its result has 21 bytes")

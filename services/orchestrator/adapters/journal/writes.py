@@ -60,6 +60,7 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         Failed.kind: Failed,
     }
 )
+CHILD = "ChildAnswer"
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in KINDS.items()}
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
@@ -81,7 +82,7 @@ def entry_to_json(entry: Entry) -> bytes:
     if isinstance(entry, Prepared):
         entry = replace(entry, history=entry.history[: len(entry.history) - len(referred_positions(entry))])
     if isinstance(entry, ChildAnswer):
-        document: list[Any] = [_NAMES[type(entry.answer)], entry.answer, entry.path, entry.number]
+        document: list[Any] = [CHILD, entry.answer, entry.path, entry.number, _NAMES[type(entry.answer)]]
     else:
         document = [_NAMES[type(entry)], entry]
     return to_json(document, inf_nan_mode="constants")
@@ -107,8 +108,9 @@ def upcast(document: list[Any]) -> list[Any]:
     if kind in ("CallBegan", "CallEnded"):
         step = value.pop("step", "")
         kind, value["path"] = f"{kind}.2", path_of_step(step) if step else ""
-    if child and "/" not in child[0]:
-        child[0] = path_of_step(child[0])
+    if child and kind != CHILD:
+        step, number = child
+        return [CHILD, value, path_of_step(step), number, kind]
     return [kind, value, *child]
 
 
@@ -116,9 +118,11 @@ def entry_from_json(document: bytes) -> Entry:
     """Decode an entry. Raises UnreadableEntryError if this version cannot read it."""
     try:
         kind, value, *child = upcast(from_json(document))
-        entry: Any = _ADAPTERS[kind].validate_python(value)
-        if child:
-            entry = ChildAnswer(str(child[0]), int(child[1]), entry)
+        if kind == CHILD:
+            path, number, kind = child
+            entry: Any = ChildAnswer(str(path), int(number), _ADAPTERS[kind].validate_python(value))
+        else:
+            entry = _ADAPTERS[kind].validate_python(value)
     except ValidationError as error:  # pydantic's message contains the values, which may be private
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None

@@ -8,6 +8,8 @@ to the same wait again.
 Invariants:
     1. A branch that has forked is not busy until its own branches have ended.
     2. A branch waits only inside `waiting`. Any other await, such as a retry's pause, counts as busy.
+    3. For a moment no branch is busy while a branch hands over to another. So an execution only waits if nothing has
+       changed for some time.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class Waits:
         self._busy = 1
         self._waiting: list[tuple[str, datetime]] = []
         self._idle = asyncio.Event()
+        self.change_count = 0  # shows whether the execution waited without a break
 
     @contextmanager
     def forked(self) -> Iterator[None]:
@@ -79,6 +82,7 @@ class Waits:
 
     def _add(self, count: int) -> None:
         self._busy += count
+        self.change_count += 1
         if self.outstanding is None:
             self._idle.clear()
         else:

@@ -273,8 +273,10 @@ class Admission:
     async def _claim(self, execution: Execution) -> Start | ExecutionRecord:
         """Claim an interrupted execution for this orchestrator, or return its record if another one was faster."""
         record = execution.recorder.record
+        was_parked = record.wakes_at is not None
         if not await self._journal.claim(record.key):
             return record
+        record = await self._journal.get(record.key)
         events, entries = await self._journal.timeline(record.key), await self._journal.entries(record.key)
         try:
             replayed = replay(entries)
@@ -293,9 +295,6 @@ class Admission:
         taken = await restore_recorded(self._journal, request, admitted.bounds)
         self._registry.recount(execution, text_size(request) + text_size(taken), request.account)
         max_execution_s = admitted.max_execution_s or self._environment.limits.max_execution_s
-        was_parked = record.wakes_at is not None
-        if was_parked:
-            record = await self._journal.get(record.key)  # the claim has added the time that it was parked
         spent_s = (self._clock.now() - record.started_at).total_seconds() - record.parked_s
         self._turns.join(request, is_limited=False)
         execution.request = request

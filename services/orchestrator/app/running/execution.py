@@ -255,12 +255,15 @@ class Execution:
     async def _park(self, waits: Waits) -> None:
         while not self.is_parked:
             await waits.idle()
+            change_count = waits.change_count
             await self._environment.clock.sleep(PARK_AFTER_S)
+            if waits.change_count != change_count or (outstanding := waits.outstanding) is None:
+                continue
             try:
-                if (outstanding := waits.outstanding) is not None:
-                    await self._park_now(outstanding)
-            except PaganticError as error:  # the work itself meets the failure of the journal
-                log.warning("an execution that waits could not be parked", reason=str(error))
+                await self._park_now(outstanding)
+            except PaganticError as error:  # nothing more can be recorded, so another start must continue the work
+                self.interrupt(error)
+                return
         self._halt(ExecutionParked(_PARKED))
 
     async def _park_now(self, outstanding: Outstanding) -> None:

@@ -62,11 +62,6 @@ class Registry:
         return 2 * self.count < self._max_running and 2 * self._used_bytes < self._max_bytes
 
     @property
-    def has_room(self) -> bool:
-        """Whether another execution may start."""
-        return self.count < self._max_running
-
-    @property
     def unrecorded(self) -> list[ExecutionKey]:
         """Keys of executions that ended here, but whose end is not recorded in the journal."""
         return sorted(self._unrecorded)

@@ -16,7 +16,7 @@ from services.orchestrator.core.conversation.prompt import with_prepared
 from services.orchestrator.core.execution.progress import CallEnded, StepEnded
 from services.orchestrator.core.kernel.command import AnsweredCommand
 from services.orchestrator.core.model.contract import ChangedResult, ReplayPolicy, ReplayTools
-from services.orchestrator.core.model.plan import PLAN_PATH, Plan, PlanPolicy, dependencies_of, path_of_step
+from services.orchestrator.core.model.plan import PLAN_PATH, Plan, PlanPolicy, Step, dependencies_of, path_of_step
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.plans.schedule import PlanSchedule
 from services.orchestrator.core.plans.step_input import request_of_step
@@ -171,6 +171,18 @@ def _child_of(name: str) -> str:
     return "/".join(name.split("/")[:2]) if "/" in name else ""
 
 
+def _unchanged_step(first: str, plan: Plan, steps: Sequence[StepEnded], record: Record) -> Step:
+    """Return the step whose child runs again from the middle. Raises InvalidRequest if it or an input changes."""
+    path = _child_of(first)
+    step = next((step for step in plan.steps if path_of_step(step.name) == path), None)
+    if step is None or record.plan is None or step not in record.plan.steps:
+        raise InvalidRequest(f"replay.from_step: step {path!r} was changed: name it in place of {first!r}")
+    reused = {entry.result.name for entry in steps}
+    if not reused.issuperset(dependencies_of(plan)[step.name]):
+        raise InvalidRequest(f"replay.from_step: an input of step {path!r} changes: name it in place of {first!r}")
+    return step
+
+
 def _child_before(first: str, run: Run, steps: Sequence[StepEnded], record: Record) -> dict[str, Answers]:
     """Return the answers of a child before the first step that runs again, by its path, if the child has that step.
 
@@ -179,9 +191,7 @@ def _child_before(first: str, run: Run, steps: Sequence[StepEnded], record: Reco
     path = _child_of(first)
     if path in ("", first) or run.plan is None:
         return {}
-    step = next((step for step in run.plan.steps if path_of_step(step.name) == path), None)
-    if step is None or record.plan is None or step not in record.plan.steps:
-        raise InvalidRequest(f"replay.from_step: step {path!r} was changed: name it in place of {first!r}")
+    step = _unchanged_step(first, run.plan, steps, record)
     before = tuple(takewhile(lambda answer: answer.name != first, record.children[path]))
     inputs = PlanSchedule(run.plan, tuple(entry.result for entry in steps)).inputs_of(step)
     request = request_of_step(step, run.plan, with_prepared(run.request, run.prepared), inputs)

@@ -81,7 +81,8 @@ class OperationTool:
         elif content is not None:
             headers["content-type"] = content.media_type
             body = content.text.encode(errors="replace")
-        if effect_id := current_effect_id():
+        names = {name.lower() for name in (*headers, *self._spec.headers)}
+        if (effect_id := current_effect_id()) and "idempotency-key" not in names:
             headers["idempotency-key"] = effect_id
         # The configured headers take precedence.
         headers.update(self._spec.headers)

@@ -343,9 +343,7 @@ Global___ExecuteToolStreamResponse: _TypeAlias = ExecuteToolStreamResponse  # no
 
 @_typing.final
 class GetToolOutcomeRequest(_message.Message):
-    """A server to connect.
-    A question about a call that was lost.
-    """
+    """A question about a call that was lost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

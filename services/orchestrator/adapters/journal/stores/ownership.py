@@ -104,7 +104,8 @@ class SqlOwnership(JournalAccess, Ownership):
     def _park(
         self, db: Connection, key: ExecutionKey, wakes_at_s: float, call_ids: Collection[str], now_s: float
     ) -> bool:
-        mine = of_execution(executions, key), executions.c.owner == self._owner, IS_LIVE
+        is_mine = and_(executions.c.owner == self._owner, executions.c.cancel_requested == 0)
+        mine = of_execution(executions, key), is_mine, IS_LIVE
         if db.execute(select(executions.c.ordinal).where(*mine).with_for_update()).first() is None:
             return False
         is_asked = and_(of_execution(approvals, key), approvals.c.tool_call_id.in_(list(call_ids)))

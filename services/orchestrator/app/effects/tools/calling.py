@@ -2,7 +2,7 @@
 
 Theory of operation. The id of a call's effect is stored before the call, and the tool receives it. A call whose end was
 lost (with the orchestrator, or with the connection) may have had its effect. If its tool is idempotent, the call runs
-again. Otherwise the tool is asked what became of the effect. If it cannot say, the outcome is unknown, and the model
+again. Otherwise the tool is asked for the outcome. If it cannot say, the outcome is unknown, and the model
 reads that the call may have happened. So no effect happens twice, and none is lost silently.
 """
 
@@ -28,7 +28,7 @@ from pagantic_common.domain.errors import (
     Unreachable,
     failure_of,
 )
-from pagantic_common.domain.messages import Ending, LostCall, ToolCall, ToolDefinition, ToolProgress, ToolSafety
+from pagantic_common.domain.messages import Ending, LostCall, ToolCall, ToolDefinition, ToolProgress
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.telemetry.scope import current_deadline, effect_scope, work_scope
 from services.orchestrator.app.effects.guarding.calls import check_record, reads_results
@@ -185,13 +185,13 @@ async def run_call(
 
 
 async def _execute(call: ToolCall, call_events: _CallEvents, tool: ToolDefinition, scope: RunScope) -> ToolCallRecord:
-    """Make a call. If the connection is lost during a call with effects, find out what became of it."""
+    """Make a call. If the connection is lost during a call with effects, find its outcome."""
     effect_id = call_events.effect_id
     with work_scope(correlation=replace(scope.correlation(), caused_by=call.id)), effect_scope(effect_id):
         try:
             return await scope.services.do(CallTool(call), call_events.report)
         except Unreachable as error:
-            if isinstance(error, NotSent) or tool.idempotent or tool.safety in (ToolSafety.NONE, ToolSafety.READ):
+            if isinstance(error, NotSent) or not tool.has_effects:
                 raise
             settled = await settle(call, effect_id, str(error), scope)
             if settled is None:
