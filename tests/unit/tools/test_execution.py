@@ -446,7 +446,7 @@ async def test_a_call_that_still_runs_in_its_thread_is_not_made_again():
         return f"paid {euros}"
 
     @pay.outcome
-    def outcome_of(effect_id: str) -> str:
+    def outcome_of(_effect_id: str) -> str:
         raise ToolNotRun
 
     clock = SystemClock()
