@@ -16,6 +16,7 @@ from pagantic.tools.v1 import mcp_pb2
 from pagantic.tools.v1 import tools_service_pb2 as pb
 from pagantic.tools.v1 import tools_service_pb2_grpc as pb_grpc
 from pagantic_common.codec.errors import optional_failure_to_proto
+from pagantic_common.codec.fields import EnumCodec
 from pagantic_common.codec.messages import (
     duration_to_proto,
     tool_call_from_proto,
@@ -54,11 +55,7 @@ from services.tools.ports import Tool
 
 NANOS_PER_S = 10**9
 _EFFECT_ID = re.compile("[0-9a-f]{64}")
-_ENDINGS = {
-    Ending.DONE: pb.TOOL_OUTCOME_DONE,
-    Ending.NOT_RUN: pb.TOOL_OUTCOME_NOT_RUN,
-    Ending.UNKNOWN: pb.TOOL_OUTCOME_UNKNOWN,
-}
+_ENDINGS = EnumCodec(pb.ToolOutcome, Ending, "TOOL_OUTCOME_", unknown=Ending.UNKNOWN)
 
 _STATES = {
     ServerState.CONNECTING: mcp_pb2.MCP_SERVER_STATE_CONNECTING,
@@ -134,7 +131,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
     async def GetToolOutcome(self, request: pb.GetToolOutcomeRequest, context: Context) -> pb.GetToolOutcomeResponse:
         _check_effect_id(request.effect_id)
         lost = await self._executor.find_outcome(request.tool_name, request.effect_id)
-        return pb.GetToolOutcomeResponse(outcome=_ENDINGS[lost.ending], content=lost.content)
+        return pb.GetToolOutcomeResponse(outcome=_ENDINGS.to_proto(lost.ending), content=lost.content)
 
     def _encoded(self, tool: Tool) -> pb.RegisteredTool:
         return registered_tool_to_proto(tool, self._registry.origin_of(tool.definition.name))

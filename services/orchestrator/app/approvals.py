@@ -68,7 +68,7 @@ class Approvals:
         with self._store.watching(key) as execution:
             while True:
                 stored = await self._store.get_approval(key, approval.tool_call_id)
-                if not stored.is_for(approval):  # a decision about another call of this id is none about this call
+                if not stored.is_for(approval):  # A decision about another call of this id does not count.
                     return approval.resolved(Resolution(Decision.EXPIRED, self._clock.now()))
                 if stored.resolution is not None:
                     return stored

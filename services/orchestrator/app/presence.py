@@ -1,4 +1,4 @@
-"""Sends heartbeats, detects dead orchestrators, and takes over their executions."""
+"""Sends heartbeats, detects dead orchestrators, takes over their executions, and wakes parked executions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def _at_once() -> None:
 
 
 class Presence:
-    """Sends one owner's heartbeats, interrupts dead owners' executions, and resumes unattended executions."""
+    """Sends one owner's heartbeats, interrupts dead owners' executions, and continues what is unattended or due."""
 
     def __init__(
         self,

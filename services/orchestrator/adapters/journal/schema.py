@@ -47,7 +47,7 @@ executions = Table(
     Column("response", SealedBytes("executions.response")),
     # 0 while an orchestrator runs the execution, 1 if it was interrupted, and 2 if it is parked.
     Column("interrupted", Integer, nullable=False, server_default="0"),
-    Column("interrupted_at", Double),  # also the time of parking
+    Column("interrupted_at", Double),  # A parked execution has the time of its parking here.
     Column("wakes_at", Double),
     Column("parked_s", Double, nullable=False, server_default="0"),
     Column("owner", Text, nullable=False, server_default=""),

@@ -59,7 +59,7 @@ class Submission:
 
 
 class Admission:
-    """Admits each request id once, and resumes interrupted executions."""
+    """Admits each request id once, and resumes interrupted and parked executions."""
 
     def __init__(self, environment: Environment, registry: Registry) -> None:
         self._environment = environment

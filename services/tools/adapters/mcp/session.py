@@ -45,7 +45,7 @@ from services.tools.ports import Report, ServerLost
 log = get_logger(__name__)
 
 _MAX_PROBLEM_CHARS = 300
-EFFECT_ID_KEY = "pagantic/effect_id"  # of `_meta`
+EFFECT_ID_KEY = "pagantic/effect_id"  # The protocol carries the id under this key of `_meta`.
 ResultT = TypeVar("ResultT")
 
 _LISTEN_AGAIN_S = 5.0

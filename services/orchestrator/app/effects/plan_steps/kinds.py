@@ -31,7 +31,7 @@ from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
 from services.orchestrator.core.turn.answering import Enforce
 from services.orchestrator.ports.services import CustomStep, Ranking
 
-_POSITION = "0"  # of the only call of a step
+_POSITION = "0"  # A step makes only one call.
 _NOT_SATISFIED = "step {!r} passes on an output that does not satisfy its contract: strict_validation is off"
 
 

@@ -97,32 +97,20 @@ async def _run_or_recall(
     make_provenance: MakeProvenance,
 ) -> ToolCallRecord:
     with scope.waits.branch():
-        return before.record_of(call.id) or await _run(
-            run, call, tools, before, scope, position=position, make_provenance=make_provenance
-        )
-
-
-async def _run(
-    run: Run,
-    call: ToolCall,
-    tools: Tools,
-    before: CallProgress,
-    scope: RunScope,
-    *,
-    position: str,
-    make_provenance: MakeProvenance,
-) -> ToolCallRecord:
-    lost = before.lost(call.id, tools)
-    if lost is not None and scope.recorded_call(call) is None:
-        settled = await settle(call, lost.effect_id, INTERRUPTED, scope)
-        if settled is not None:
-            return await run_call(run.request, position, Authorization(call, recorded=settled), tools, scope)
-    blocked = run.output.blocked_calls if run.output is not None else ()
-    failure = next((blocked_call.failure for blocked_call in blocked if blocked_call.call_id == call.id), None)
-    if failure is not None:
-        return await run_call(run.request, position, Authorization(call, refusal=failure), tools, scope)
-    cleared = await authorized_call(run.request, call, tools, make_provenance, scope)
-    return await run_call(run.request, position, cleared, tools, scope)
+        record = before.record_of(call.id)
+        if record is not None:
+            return record
+        lost = before.lost(call.id, tools)
+        if lost is not None and scope.recorded_call(call) is None:
+            settled = await settle(call, lost.effect_id, INTERRUPTED, scope)
+            if settled is not None:
+                return await run_call(run.request, position, Authorization(call, recorded=settled), tools, scope)
+        blocked = run.output.blocked_calls if run.output is not None else ()
+        failure = next((blocked_call.failure for blocked_call in blocked if blocked_call.call_id == call.id), None)
+        if failure is not None:
+            return await run_call(run.request, position, Authorization(call, refusal=failure), tools, scope)
+        cleared = await authorized_call(run.request, call, tools, make_provenance, scope)
+        return await run_call(run.request, position, cleared, tools, scope)
 
 
 def _provenance_of(run: Run, scope: RunScope) -> Provenance:
