@@ -55,7 +55,7 @@ def compiled_to_proto(compiled: Compiled, *, cached: bool) -> pb.CompileResponse
 
 
 def contract_from_proto(contract: contract_pb2.OutputContract) -> Contract:
-    """Decode a contract. Switches that are not set are on."""
+    """Decode a contract. Unset switches are on."""
     decoded = Contract(
         schema_json=contract.schema_json,
         decoder_constraint=not contract.HasField("decoder_constraint") or contract.decoder_constraint,
@@ -81,7 +81,7 @@ def text_from_proto(request: pb.ValidateGrammarRequest) -> str | None:
 
 
 def rules_from_proto(rules: Iterable[contract_pb2.Rule]) -> tuple[Rule, ...]:
-    """Decode rules. A rule without a condition has neither an expression nor a kind."""
+    """Decode rules. A rule without a condition gets neither an expression nor a kind."""
     return tuple(_rule_from_proto(rule) for rule in rules)
 
 

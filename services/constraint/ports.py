@@ -16,8 +16,8 @@ class Workers(Protocol):
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Return the result of `work`, and raise its errors. Arguments, results and errors must be picklable.
 
-        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the work takes too much time or memory, and Overloaded if too
-        much other work waits.
+        Raises InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the work takes too much time or memory, and Overloaded if the
+        queue of the workers is full.
         """
 
 

@@ -14,16 +14,16 @@ from pagantic_common.settings import CallerSettings, InnerSettings
 from pagantic_common.workers.worker_process import WorkerLimits
 from services.constraint.core.model import Limits
 
-# These limits apply to the work on one schema, grammar, rule or text. Ordinary input needs far less, and hostile input
-# is stopped here.
+# These limits apply to the work on one schema, grammar, rule or text. Ordinary input stays far below them; they stop
+# hostile input.
 MAX_WORK_S = 1.5
 MAX_WORK_MIB = 512
-MAX_SCHEMA_BYTES = 256 * 1024  # largest size of a schema, grammar, pattern or list of values
+MAX_SCHEMA_BYTES = 256 * 1024  # maximum size of a schema, grammar, pattern or list of values
 MAX_SCHEMA_DEPTH = 64  # limited because the libraries that read schemas recurse
 
 
 class ConstraintSettings(InnerSettings, CallerSettings):
-    """Settings that are read from PAGANTIC_CONSTRAINT_<NAME>."""
+    """Settings, read from PAGANTIC_CONSTRAINT_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="PAGANTIC_CONSTRAINT_", frozen=True, extra="ignore")
 
@@ -51,7 +51,7 @@ class ConstraintSettings(InnerSettings, CallerSettings):
 
 
 def _folders_of(function: Callable[..., str]) -> Iterator[str]:
-    """Yield the folders in which the package of a function is found, such as one of PYTHONPATH."""
+    """Yield the folders that contain the package of a function, such as a folder of PYTHONPATH."""
     spec = find_spec(function.__module__.partition(".")[0])
     if spec is not None and (spec.has_location or spec.submodule_search_locations):
         places = spec.submodule_search_locations or filter(None, [spec.origin])

@@ -1,1 +1,1 @@
-"""The context service, a separate process that stores collections and finds the chunks that requests need."""
+"""The context service, a separate process that stores collections and retrieves chunks for requests."""

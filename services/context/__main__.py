@@ -27,9 +27,9 @@ SERVICE_NAME = "pagantic.context.v1.ContextService"
 async def open_app(
     settings: ContextSettings, *, embedding_pause_s: float = EMBEDDING_PAUSE_S
 ) -> AsyncIterator[Sequence[Registration]]:
-    """Create the service from its parts. On exit, the store is closed last."""
-    # Each search uses a single core, because searches run concurrently: a matrix product that is spread over the cores
-    # would wait for the busiest core.
+    """Wire the service. On exit, the store is closed last."""
+    # Each search uses a single core: searches run concurrently, and a matrix product spread over all cores would wait
+    # for the busiest core.
     one_core = threadpool_limits(limits=1, user_api="blas")
     with one_core, closing(await asyncio.to_thread(StoreAccess, settings.read_database_url())) as access:
         async with open_pools(settings) as pools:

@@ -109,7 +109,7 @@ def summary_to_proto(summary: FilesSummary) -> file_pb2.FilesSummary:
 def policy_from_proto(policy: policy_pb2.ContextPolicy) -> RetrievalPolicy:
     """Decode a policy. An unset retriever means BM25, and an unknown retriever becomes None.
 
-    Raises InvalidRequest if the role is not known.
+    Raises InvalidRequest if the role is unknown.
     """
     if policy.role not in _ROLES:
         raise InvalidRequest(f"policy.role {policy.role} is not known")

@@ -27,7 +27,7 @@ class SplitDocument:
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """The number of documents by outcome of an ingest, and the resulting collection."""
+    """The numbers of documents by outcome of an ingest, and the resulting collection."""
 
     collection: Collection
     added: int
@@ -94,7 +94,7 @@ class CollectionStore(Protocol):
         """Return the collections of a tenant by name."""
 
     async def find_collection(self, key: CollectionKey) -> Collection | None:
-        """Return a collection; None for an unknown name."""
+        """Return a collection, or None if the name is unknown."""
 
     async def delete_collection(self, key: CollectionKey) -> None:
         """Remove a collection with its documents. Raises NotFound if the collection does not exist."""
@@ -138,7 +138,7 @@ class ChunkStore(Protocol):
         """Return the chunks that still exist."""
 
     async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return parts of documents by document id, start and end. The text of a deleted document is empty."""
+        """Return parts of documents by document id, start and end. A deleted document has an empty text."""
 
     async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
         """Return the chunks of a document from position `first` to position `last`."""
@@ -159,17 +159,17 @@ class EmbeddingStore(Protocol):
     async def claim_unembedded(
         self, limit: int, excluded_models: Sequence[str], *, after: int = 0
     ) -> UnembeddedChunks | None:
-        """Return the oldest waiting chunks of a collection, and withhold them from other replicas for a time.
+        """Claim the oldest waiting chunks of a collection, so that other replicas skip them for a time.
 
-        The collection is the next by id after `after`, or else the first collection. Returns None if no chunks wait, or
-        if only chunks of excluded models wait.
+        The collection is the next by id after `after`, or else the first with waiting chunks. Returns None if no chunks
+        wait, or if only chunks of excluded models wait.
         """
 
     async def release(self, chunks: UnembeddedChunks) -> None:
-        """Release claimed chunks, so that every replica can claim them again."""
+        """Release claimed chunks, so that any replica may claim them."""
 
     async def set_aside(self, chunks: UnembeddedChunks, seconds: int) -> None:
-        """Prevent every replica from claiming these chunks for `seconds` seconds."""
+        """Prevent all replicas from claiming these chunks for a number of seconds."""
 
     async def put_embeddings(self, chunks: UnembeddedChunks, vectors: Vectors) -> None:
         """Store the embeddings of chunks that still exist and still need this model and prefix.
@@ -199,33 +199,33 @@ class SourceStore(Protocol):
 
 
 class IncomingFile(Protocol):
-    """The content of a file that has not been read yet. Bytes beyond the size limit of a file are dropped."""
+    """The content of a file that has not been read yet. Bytes beyond the size limit are dropped."""
 
     @property
     def path(self) -> str:
         """The path at which the content is stored."""
 
     async def write(self, data: bytes) -> None:
-        """Append the next bytes. Raises Overloaded if the files of the tenant take its share of the room."""
+        """Append bytes. Raises Overloaded if the tenant's share of the capacity is used up."""
 
 
 class IncomingFiles(Protocol):
     """Stores the contents of files until they are read."""
 
     def open(self, tenant: str) -> AbstractAsyncContextManager[IncomingFile]:
-        """Create an empty file of a tenant, which is removed when the context ends."""
+        """Create an empty file for a tenant, and remove it when the context ends."""
 
 
 class FileReading(Protocol):
     """Turns the contents of files into documents."""
 
     async def read(self, header: FileHeader, file: IncomingFile) -> Document:
-        """Return the document of a file. Raises InvalidRequest with a message that names the next step."""
+        """Return the document of a file. Raises InvalidRequest with a message that suggests the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """The paths of the files below a root in order, and the folders that cannot be listed, each with the reason."""
+    """The sorted paths of the files below a root, and the folders that cannot be listed, each with the reason."""
 
     paths: Sequence[str]
     unreadable: Sequence[tuple[str, str]]

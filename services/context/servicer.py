@@ -57,7 +57,7 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class ContextServicer(pb_grpc.ContextServiceServicer):
-    """Serves the library, its embeddings, retrieval and the building of context messages."""
+    """Serves the library, its embeddings, retrieval and the construction of context messages."""
 
     def __init__(
         self,

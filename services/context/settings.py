@@ -18,7 +18,7 @@ from services.context.core.search.terms import LANGUAGES
 
 READING_ADVICE = "split the file, send it in a simpler format, or raise MAX_READING_S and MAX_READING_MIB"
 MAX_PREFIX_CHARS = 256
-MAX_DOCUMENTS_PER_INGEST = 1000  # they are stored in one transaction
+MAX_DOCUMENTS_PER_INGEST = 1000  # the documents of an ingest are stored in one transaction
 ROOT_NAME = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$"
 
 
@@ -108,7 +108,7 @@ class ContextSettings(InnerSettings, CallerSettings):
 
     @property
     def max_tenant_bytes(self) -> int | None:
-        """The bytes of one tenant's collections; 0 for the room that is left, and None where there is one tenant."""
+        """The maximum bytes of a tenant's collections. 0 means the free space, and None no maximum (single tenant)."""
         if not self.max_stored_bytes_of_tenant and not self.has_tenants:
             return None
         return self.max_stored_bytes_of_tenant

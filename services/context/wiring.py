@@ -36,7 +36,7 @@ from services.context.ports import FileReading, IncomingFiles, ServedFolders, To
 from services.context.servicer import ContextServicer
 from services.context.settings import ContextSettings
 
-COUNT_TIMEOUT_S = 10.0  # the longest count of tokens
+COUNT_TIMEOUT_S = 10.0  # timeout of a token count
 EMBEDDING_PAUSE_S = 5.0
 LEASE_TIMEOUTS = 2  # a batch of chunks takes one call, or a few calls if its texts are too long
 
@@ -56,7 +56,7 @@ def make_embedding(
 
 
 def _background_credentials(settings: ContextSettings) -> Credentials:
-    """Return credentials that sign tokens for work without a caller. Without a key, such calls carry no token.
+    """Return credentials that sign tokens for work without a caller. Without a key, these calls carry no token.
 
     Raises InvalidRequest if the key file is unusable.
     """
@@ -80,7 +80,7 @@ class FileReaders:
 
 @asynccontextmanager
 async def open_readers(settings: ContextSettings) -> AsyncIterator[FileReaders]:
-    """Open the processes that read files, and create a folder for files that wait to be read."""
+    """Start the processes that read files, and create a folder for files that wait to be read."""
     with TemporaryFiles(settings.max_file_bytes, has_tenants=settings.has_tenants) as incoming:
         limits = settings.worker_limits(read_file.__module__, incoming.folder)
         async with ProcessWorkers(limits, is_started_late=True) as workers:

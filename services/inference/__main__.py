@@ -1,4 +1,4 @@
-"""Starts the inference service."""
+"""Entry point of the inference service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.inference.adapters.default_model import find_default_model
 from services.inference.adapters.openmp import set_spinning
 from services.inference.settings import InferenceSettings
 
-SWITCH_INTERVAL_S = 0.001  # by default, the engine's thread may wait 5 ms for the interpreter between two steps
+SWITCH_INTERVAL_S = 0.001  # by default, the engine's thread may wait 5 ms for the interpreter between steps
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def open_app(settings: InferenceSettings) -> AsyncIterator[Sequence[Regist
 
 
 def main() -> None:
-    """Run the inference service; this is the entry point of `python -m services.inference`."""
+    """Run the inference service: the entry point of `python -m services.inference`."""
     settings = load_settings(InferenceSettings)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     run_service("inference", settings, partial(open_app, settings))

@@ -1,4 +1,4 @@
-"""Converts between `pagantic.inference.v1` and the core's types. Rejects only messages that those types cannot hold."""
+"""Converts between `pagantic.inference.v1` and the core's types. Rejects only messages that have no core value."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def load_to_proto(load: Load) -> inference_service_pb2.GetLoadResponse:
 def models_to_proto(
     infos: Sequence[ModelInfo], states: Sequence[ModelState]
 ) -> inference_service_pb2.ListModelsResponse:
-    """Encode the models and the state of each."""
+    """Encode the models and their states."""
     reply = inference_service_pb2.ListModelsResponse(models=map(model_info_to_proto, infos))
     for state in states:
         reply.states.add(is_loaded=state.is_loaded, memory_bytes=state.memory_bytes, running=state.running)

@@ -31,7 +31,7 @@ class Prober(Protocol):
     """Measures how fast the engine runs, separately from the engine that serves requests."""
 
     async def why_not(self) -> str:
-        """Return the reason that measuring is not possible now, or an empty string if it is possible."""
+        """Return the reason why measuring is impossible now, or an empty string if it is possible."""
 
     def rounds(self) -> AsyncGenerator[Round, None]:
         """Yield rounds. Closing the generator ends the measurement at once. Raises MeasuringFailed."""
@@ -54,7 +54,7 @@ class PrefixStore(Protocol):
     """
 
     def read(self, name: str, max_bytes: int) -> Cells | None:
-        """Return a block as it was written, and record its use.
+        """Return a block, and record its use.
 
         Returns None if the block is missing or larger than `max_bytes`.
         """
@@ -71,7 +71,7 @@ class Tokenizer(Protocol):
 
     @property
     def longest_token_bytes(self) -> int:
-        """Maximum bytes of text in one token."""
+        """The maximum number of bytes of text in one token."""
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Split text into token ids."""
@@ -137,7 +137,7 @@ class TextEngine(Tokenizer, Protocol):
         """
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Shares the first `length` tokens of `source` with `target`, which is empty or holds the same tokens."""
+        """Share the first `length` tokens of `source` with `target`, which must be empty or hold the same tokens."""
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Delete the tokens of a sequence from position `length` onwards."""
@@ -164,13 +164,13 @@ class TextEngine(Tokenizer, Protocol):
         """Drop any parked cells of `key`."""
 
     def retune(self, *, threads: int, flash_attention: bool, batch_tokens: int) -> None:
-        """Run with these options from now on. Call this only while nothing is decoded; the cache is empty afterwards.
+        """Switch to these options. Call this only while nothing is decoded; the cache is empty afterwards.
 
         If there is not enough memory, raises PreconditionFailed and keeps the old options.
         """
 
     def close(self) -> None:
-        """Free the model. Nothing may be called afterwards."""
+        """Free the model. Do not use the object afterwards."""
 
 
 class TextEmbedder(Tokenizer, Protocol):
@@ -198,7 +198,7 @@ class TextEmbedder(Tokenizer, Protocol):
         """
 
     def close(self) -> None:
-        """Free the model. Nothing may be called afterwards."""
+        """Free the model. Do not use the object afterwards."""
 
 
 class CrossEncoder(TextEmbedder, Protocol):
@@ -243,7 +243,7 @@ class ImageEncoder(Protocol):
         """
 
     def close(self) -> None:
-        """Free the encoder. Nothing may be called afterwards. Call this before the model is freed."""
+        """Free the encoder, before the model is freed. Do not use the object afterwards."""
 
 
 class RemoteEngine(Protocol):
@@ -262,7 +262,7 @@ class RemoteEngine(Protocol):
         """Return one vector of any length per text, in order, and the number of tokens in all texts."""
 
     async def close(self) -> None:
-        """Close all connections. Nothing may be called afterwards."""
+        """Close all connections. Do not use the object afterwards."""
 
 
 class ConstraintCompiler(Protocol):

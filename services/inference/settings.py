@@ -19,7 +19,7 @@ from services.inference.core.tuning import NAMES
 AUTO: Literal["auto"] = "auto"
 BUNDLED: Literal["bundled"] = "bundled"
 MIB = 1024 * 1024  # number of bytes in the unit of settings that end with _MIB
-ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # no shell expands a ~ in quotes or in .env files
+ExpandedPath = Annotated[str, AfterValidator(os.path.expanduser)]  # shells do not expand a ~ in quotes or in .env files
 ModelFile = Annotated[str, AfterValidator(model_file)]  # a path, or the name of a pulled model
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 EntryT = TypeVar("EntryT", bound=BaseModel)
@@ -39,7 +39,7 @@ def _own_model_file(given: str) -> str:
 
 
 class RemoteSettings(BaseModel):
-    """The settings of one model of another engine, which is reached over HTTP."""
+    """The settings of a model of another engine, reached over HTTP."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,7 +90,7 @@ class RemoteSettings(BaseModel):
 
 
 class RouteSettings(BaseModel):
-    """An alias for several models, of which the first model with output answers."""
+    """An alias for several models. The first model with output answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Runs the rerank service with `python -m services.rerank`."""
+"""Entry point of the rerank service: `python -m services.rerank`."""
 
 from __future__ import annotations
 

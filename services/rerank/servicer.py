@@ -49,7 +49,7 @@ class RerankServicer(pb_grpc.RerankServiceServicer):
 
 
 def policy_from_proto(request: pb.RerankRequest) -> RerankPolicy:
-    """Decode a policy. A fusion that only a newer version knows becomes None.
+    """Decode a policy. A fusion that this version does not know becomes None.
 
     Raises InvalidRequest if both scorer and scorers are set.
     """

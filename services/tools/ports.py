@@ -15,9 +15,9 @@ MAX_WAITING_CALLS = 1024
 
 
 class ToolUnavailable(Exception):
-    """The tool cannot be reached or was lost during the call. The message states the reason and a remedy.
+    """The tool is unreachable or was lost during the call. The message states the reason and a remedy.
 
-    `may_have_run` says whether the call may have had an effect.
+    `may_have_run` states whether the call may have had an effect.
     """
 
     def __init__(self, message: str, *, may_have_run: bool = False) -> None:
@@ -26,7 +26,7 @@ class ToolUnavailable(Exception):
 
 
 class ServerLost(Exception):
-    """A server cannot be connected, or its connection ended. The message states the reason."""
+    """A server cannot be connected, or its connection has ended. The message states the reason."""
 
 
 class Tool(Protocol):
@@ -38,23 +38,23 @@ class Tool(Protocol):
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason that the tool cannot be called now, or an empty string if it can."""
+        """The reason why the tool cannot be called now, or an empty string if it can."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether a call may depend on another system, so that calls without an answer are refused for a while."""
+        """Whether a call may depend on another system. If so, unanswered calls open a circuit breaker."""
 
     @property
     def places(self) -> FairPlaces | None:
-        """The places of the calls that may run at once, or None if there is no limit. Several tools may share them.
+        """The places for concurrent calls, or None if there is no limit. Several tools may share their places.
 
-        A call holds a place while it runs. A call that leaves work behind keeps its place by `keep_place_until`.
+        A call holds a place while it runs. If work continues after the call, `keep_place_until` extends the hold.
         """
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
         """Return the result for arguments that satisfy the schema. Raises ToolFailed and ToolUnavailable.
 
-        The call can be cancelled. `report` is called in the event loop with the progress of the call.
+        The call can be cancelled. `report` receives the progress of the call in the event loop.
         """
 
 
@@ -65,12 +65,12 @@ class KnowsOutcomes(Protocol):
     async def outcome(self, effect_id: str) -> str:
         """Return the result of the call with this effect id.
 
-        Raises ToolNotRun if the call had no effect and will have none. After any other error the outcome is unknown.
+        Raises ToolNotRun if the call has and will have no effect. After any other error, the outcome is unknown.
         """
 
 
 def make_places(count: int, of_tenant: int) -> FairPlaces:
-    """Return places for `count` concurrent calls, of which a tenant gets at most `of_tenant`."""
+    """Return places for `count` concurrent calls, at most `of_tenant` per tenant."""
     return FairPlaces(count, of_owner=of_tenant, waiting=MAX_WAITING_CALLS, resource="a place of the tool")
 
 

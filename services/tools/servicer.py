@@ -90,7 +90,7 @@ PROVIDER_SCOPES: Mapping[str, Scope] = MappingProxyType(
 
 
 class ToolServicer(pb_grpc.ToolServiceServicer):
-    """Serves the tool registry, the executor and the servers that supply tools."""
+    """Serves the tool registry, the executor and the MCP servers."""
 
     def __init__(self, registry: ToolRegistry, executor: ToolExecutor, servers: McpServers, clock: Clock) -> None:
         self._search = ToolSearch(registry)
@@ -98,7 +98,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self._executor = executor
         self._servers = servers
         self._clock = clock
-        self._started_as = uuid.uuid4()  # a restarted service counts its changes from the beginning
+        self._started_as = uuid.uuid4()  # a restarted service counts its changes from zero again
 
     async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
         tools = self._registry.list_named(request.names)

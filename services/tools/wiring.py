@@ -1,4 +1,4 @@
-"""Connects the parts of the service that reach Model Context Protocol servers and HTTP APIs."""
+"""Wires the parts of the service that reach Model Context Protocol servers and HTTP APIs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """Limits of MCP servers and HTTP APIs that the settings do not contain.
+    """Limits of MCP servers and HTTP APIs that are not settings.
 
     `max_servers` limits the number of servers at the time when a caller registers another server. `request_timeout_s`
     limits connecting a server, and requests for its lists, resources and prompts.
@@ -70,7 +70,7 @@ async def open_mcp_servers(
 
 
 def _session_opener(settings: ToolsSettings, limits: SourceLimits) -> SessionOpener:
-    """Return the opener of sessions. The first call imports the protocol's packages, which takes half a second."""
+    """Return the session opener. The first call imports the protocol's packages, which takes half a second."""
     from services.tools.adapters.mcp.opening import SessionLimits, SessionOpener, quiet_sdk  # noqa: PLC0415
 
     quiet_sdk()

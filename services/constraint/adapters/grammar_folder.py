@@ -1,4 +1,4 @@
-"""Reads named grammars from a folder of `<name>.gbnf` files once at startup."""
+"""Reads named grammars from a folder of `<name>.gbnf` files, once at startup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use cases. Each of them checks the size of its input and hands the work to the workers."""
+"""The use cases. Each checks the size of its input and passes the work to the workers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Constraints:
         return with_verdict(enforcement, verdict, monotonic_s() - start_s)
 
     def _report(self, failures: Sequence[StrategyFailure]) -> None:
-        """Log the first failure of each repair strategy with each kind of error. The output fails as without it."""
+        """Log the first failure of each strategy and kind of error. A failed strategy does not affect the output."""
         for failure in failures:
             if (failure.strategy, failure.kind) in self._reported:
                 continue
@@ -112,7 +112,7 @@ class Constraints:
         return await self._workers.run(self._work.check_grammar, grammar, text)
 
     async def check_json(self, text: str) -> str:
-        """Return the reason that the text is not JSON, or an empty string if it is JSON."""
+        """Return the reason why the text is not JSON, or an empty string if it is JSON."""
         self._limits.check_output(text)
         return await self._workers.run(self._work.check_json, text)
 
@@ -136,7 +136,7 @@ class Constraints:
         return await self._workers.run(self._work.check_schema, document, schema_json, ignore_formats)
 
     async def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
-        """Check rules before there is an output. Raises InvalidRequest if a rule is invalid."""
+        """Check rules without an output. Raises InvalidRequest if a rule is invalid."""
         self._limits.check_source(schema_json, "schema")
         await self._workers.run(self._work.compile_rules, rules, schema_json)
 

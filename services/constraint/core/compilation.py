@@ -1,4 +1,4 @@
-"""Compiles sources to engine text, and finds the keywords of a schema that the engine cannot enforce."""
+"""Compiles sources to engine text, and finds the schema keywords that the engine cannot enforce."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Source:
 
     @classmethod
     def of_values(cls, values: Sequence[str]) -> Source:
-        """Return a source that holds these values."""
+        """Return a source for a list of values."""
         return cls(SourceKind.VALUES, dump_json(list(values)))
 
     @classmethod
     def of_citations(cls, policy: CitationPolicy, texts: Sequence[str]) -> Source:
-        """Return a source that holds the texts to quote. Raises InvalidRequest if a bound is out of range."""
+        """Return a source for texts to quote. Raises InvalidRequest if a bound is out of range."""
         policy.check("cited_sources.citations")
         return cls(SourceKind.CITATIONS, dump_json([asdict(policy), list(texts)]))
 
@@ -85,7 +85,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The engine text of a source, with the keywords that decoding does not enforce, and any warnings."""
+    """The engine text of a source, the keywords that decoding does not enforce, and any warnings."""
 
     hash: str
     engine_text: str
@@ -106,7 +106,7 @@ def compile_source(source: Source, limits: Limits) -> Compiled:
     limits.check_source(source.text, source.kind.value)
     try:
         engine_text = _engine_text(source)
-        if source.kind is not SourceKind.CITATIONS:  # generated text, which the inference service checks
+        if source.kind is not SourceKind.CITATIONS:  # the inference service checks this generated text
             check_engine_text(engine_text)
     except GrammarTooComplexError as error:
         message = f"the {source.kind.value} is too complex for the decoder: {error}"
@@ -154,7 +154,7 @@ def _compile_schema(source: Source, limits: Limits) -> Compiled:
 
 
 def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
-    """Compile only the type of a schema that the engine cannot express. The rest is checked after decoding."""
+    """Compile only the type of a schema that the engine cannot express. Later stages check the rest."""
     warnings = warnings_of(schema)
     schema = schema_for_engine(schema)
     kept: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def _compile_type(source: Source, schema: Schema, reason: str) -> Compiled:
 
 
 def _places_of(warning: str, schema: Schema) -> list[Unsupported]:
-    """Find the keywords that an engine warning concerns. An unknown warning concerns the whole schema."""
+    """Locate the keywords of an engine warning. An unknown warning applies to the whole schema."""
     if match := _UNIMPLEMENTED.match(warning):
         keys = set(json.loads(match.group(1)))
         unsupported = _find(schema, lambda key, _: key in keys)
@@ -191,7 +191,7 @@ def _find(schema: Any, is_wanted: Callable[[str, Any], bool]) -> list[Unsupporte
 
 
 def _keywords(schema: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the pointer, the keyword and the value of every keyword of every subschema in document order."""
+    """Yield the JSON pointer, name and value of every keyword in every subschema, in document order."""
     waiting: list[tuple[str, Any]] = [("", schema)]
     while waiting:
         path, value = waiting.pop()

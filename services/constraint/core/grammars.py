@@ -14,7 +14,7 @@ from pagantic_common.grammar.problems import GrammarError, Problem
 from services.constraint.core.compilation import Source, SourceKind, compile_source
 from services.constraint.core.model import Limits
 
-MAX_PROBLEMS = 100  # Maximum number of problems that are listed for a grammar.
+MAX_PROBLEMS = 100  # maximum number of problems listed per grammar
 _CHUNK_BYTES = 4096
 
 
@@ -48,7 +48,7 @@ def check_grammar(grammar: str, text: str | None, limits: Limits) -> GrammarRepo
 
 
 def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the first MAX_PROBLEMS problems, followed by the number of omitted problems, if any."""
+    """Return the first MAX_PROBLEMS problems, followed by a count of the omitted problems, if any."""
     others = len(problems) - MAX_PROBLEMS
     if others <= 0:
         return tuple(problems)
@@ -58,7 +58,7 @@ def _listed(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 def derives(engine_text: str, text: str) -> bool:
     """Return whether the grammar derives the whole text.
 
-    An ambiguous grammar may take time that is cubic in the length of the text. Raises InvalidRequest
+    An ambiguous grammar may take time cubic in the length of the text. Raises InvalidRequest
     (CONSTRAINT_TOO_COMPLEX) if the engine exceeds its limits.
     """
     matcher = LLMatcher(byte_tokenizer(), engine_text, log_level=0)

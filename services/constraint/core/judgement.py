@@ -1,4 +1,4 @@
-"""The semantic stage: the messages to the judge model, its verdict and the report of the stage."""
+"""The semantic stage: the messages to the judge model, its verdict and the stage report."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement, Stage, Violation
 from services.constraint.core.reports import failed, failure_of_report, passed
 
-PROMPT_VERSION = 1  # increased with every change of the prompt
+PROMPT_VERSION = 1  # incremented with every change of the prompt
 MAX_INTENT_CHARS = 4000
-# Every verdict fits MAX_VERDICT_TOKENS: a token covers at least one byte, a character takes at most four bytes, and
-# the rest of the verdict takes at most 64 tokens.
+# Every verdict fits into MAX_VERDICT_TOKENS: a token covers at least one byte, a character takes at most four bytes,
+# and the rest of the verdict takes at most 64 tokens.
 MAX_REASON_CHARS = (MAX_VERDICT_TOKENS - 64) // 4
 _REASON_PATTERN = r"^[^\u0000-\u001f\u007f]*$"  # excludes control characters, which JSON writes in six bytes
 _STEPS = tuple(step / 10 for step in range(11))
@@ -42,7 +42,7 @@ Answer as JSON: "reason" in one short sentence, "valid" true or false, "confiden
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judge's decision with its reason, its confidence in [0, 1] and the tokens that it used."""
+    """The judge's decision, with its reason, confidence in [0, 1] and token usage."""
 
     valid: bool
     reason: str
@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def score(self) -> float:
-        """Confidence that the output meets the intent, in [0, 1]."""
+        """The confidence that the output meets the intent, in [0, 1]."""
         if self.valid:
             return self.confidence
         return 1.0 - self.confidence

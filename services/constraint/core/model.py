@@ -12,7 +12,7 @@ from pagantic_common.domain.validation import Violation
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on an output: a CEL expression, or a built-in kind with parameters. A valid rule has exactly one."""
+    """A condition on an output. A valid rule has either a CEL expression or a built-in kind with parameters."""
 
     name: str
     expression: str | None = None
@@ -24,7 +24,7 @@ class Rule:
 class Contract:
     """The required form of an output. At most one of `grammar` and `grammar_name` is set.
 
-    `unknown` names a field and its value if this version does not know the value. Otherwise it is empty.
+    `unknown` is empty, or names a field with its value if this version does not know the value.
     """
 
     schema_json: str = ""
@@ -52,7 +52,7 @@ class Contract:
 
     @property
     def effective_schema_json(self) -> str:
-        """The schema of the citations, if any, or else the contract's schema. An empty string means no schema."""
+        """The schema of the citations, if any, or else the contract's schema. Empty if there is no schema."""
         if self.citations is not None:
             return schema_of(self.citations)
         return self.schema_json
@@ -60,7 +60,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The sizes above which sources and outputs are rejected before they can harm the process."""
+    """The maximum sizes of sources and outputs. Larger inputs are rejected before they can harm the process."""
 
     max_schema_bytes: int
     max_schema_depth: int
@@ -84,6 +84,6 @@ def _check_size(text: str, max_bytes: int, kind: str) -> None:
         )
 
 
-# A repair strategy accepts an output and its violations, and returns a repaired output or the same output. It must be
+# A repair strategy takes an output and its violations, and returns a repaired output or the same output. It must be
 # importable by name, because it runs in a worker process. Its result is validated like any output.
 RepairStrategy = Callable[[str, Sequence[Violation]], str]

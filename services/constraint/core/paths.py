@@ -28,7 +28,7 @@ def format_path(parts: Iterable[str | int]) -> str:
 
 
 def resolve_reference(root: Any, reference: str) -> Any:
-    """Return the value at the reference `#` or `#/…` in `root`, or None for any other reference or a missing value."""
+    """Return the value of the reference `#` or `#/…` in `root`; None for any other reference or a missing value."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     value = root
@@ -44,12 +44,12 @@ def resolve_reference(root: Any, reference: str) -> Any:
 
 
 def shortened(text: str) -> str:
-    """Return the text without its middle if it is long. Names and paths may be as long as a document."""
+    """Cut out the middle of a long text, because names and paths may be as long as a document."""
     if len(text) <= MAX_CHARS:
         return text
     return f"{text[: MAX_CHARS // 2]}…{text[-MAX_CHARS // 2 :]}"
 
 
 def printable(text: str) -> str:
-    """Shorten the text, and replace lone surrogates. JSON escapes can create them, but UTF-8 cannot encode them."""
+    """Shorten the text and replace lone surrogates: JSON escapes can create them, but UTF-8 cannot encode them."""
     return shortened(text).encode(errors="replace").decode()

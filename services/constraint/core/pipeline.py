@@ -1,7 +1,7 @@
 """Runs the stages in order on a finished output, and derives the guarantee.
 
 1. A failed stage ends the pipeline. The later stages are skipped, and their reports say so.
-2. ENFORCED requires a decoder that was constrained by the whole schema, an unchanged output and a passed schema stage.
+2. ENFORCED requires a decoder constrained by the whole schema, an unchanged output and a passed schema stage.
 3. An explicit schema that allows anything still requires JSON.
 """
 
@@ -33,7 +33,7 @@ _NO_SCHEMA = "the contract has no schema"
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The compiled parts of a request: rules, schema and the engine text of the grammar. A missing part is empty.
+    """The compiled parts of a request: rules, schema and the grammar's engine text. A missing part is empty.
 
     `find_misquotes` checks the quotes of an output that satisfies the schema.
     """
@@ -47,7 +47,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class StrategyFailure:
-    """The failure of a repair strategy: the function's name, the error's class, and its message, which is shortened."""
+    """The failure of a repair strategy: the function's name, and the error's class and shortened message."""
 
     strategy: str
     kind: str
@@ -58,7 +58,7 @@ class Pipeline:
     """Runs an output through the stages.
 
     Attributes:
-        strategy_failures: The first failure of each repair strategy that failed, by its name.
+        strategy_failures: The first failure of each failed repair strategy, by strategy name.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Pipeline:
         if not before:
             return passed(stage)
         text, changed = normalize_enums(self.output, self.checks.schema)
-        # It is unknown which branch of an anyOf applies, so a change must not add a violation.
+        # The applicable branch of an anyOf is unknown, so a change is rejected if it adds a violation.
         if not changed or self._violations(text) - before:
             return passed(stage)
         self._change(text)

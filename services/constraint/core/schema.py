@@ -1,4 +1,4 @@
-"""Parses JSON Schemas within limits, and finds the violations in a document."""
+"""Parses JSON Schemas within limits, and finds the violations of a document."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from services.constraint.core.paths import format_path, printable
 
 MAX_VIOLATIONS = 1000
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
-_OPEN_SCHEMAS = 64  # largest number of validators that a process caches
+_OPEN_SCHEMAS = 64  # maximum number of validators cached per process
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """The violations in a document, and the warnings about its schema."""
+    """The violations of a document, and the warnings about its schema."""
 
     violations: tuple[Violation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ def parse_schema(schema_json: str, limits: Limits) -> Schema:
 
 
 def depth_of(text: str) -> int:
-    """Return the nesting depth of the brackets in a text that is meant to be JSON."""
+    """Return the nesting depth of the brackets in a text, which need not be valid JSON."""
     depth = deepest = 0
     for match in _BRACKETS.finditer(text):
         first = match.group()[0]
@@ -112,7 +112,7 @@ def warnings_of(schema: Schema) -> tuple[str, ...]:
 
 
 def _is_too_large(pattern: str) -> bool:
-    """Return whether a rejected pattern is valid but too large. The validator raises the same error for both cases."""
+    """Return whether a rejected pattern is too large, not invalid. The validator raises one error for both cases."""
     try:
         check_engine_text(engine_text_of_regex(pattern))
     except GrammarTooComplexError:
@@ -125,7 +125,7 @@ def _is_too_large(pattern: str) -> bool:
 def parse_exactly(text: str) -> Any:
     """Parse strict JSON with fractions as Decimal, so that no number is rounded before the check.
 
-    A repeated key is rejected, because readers disagree on the value that counts.
+    A repeated key is rejected, because parsers disagree on the value that counts.
     """
     parse_json(text)
     try:

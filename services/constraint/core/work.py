@@ -1,4 +1,4 @@
-"""Computations on callers' sources and outputs. They are pure functions, so another process can run them."""
+"""Computations on callers' sources and outputs: pure functions that a worker process can run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Enforced:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The computations with the configured limits and repairs. Each raises InvalidRequest if a source is invalid."""
+    """The computations under the configured limits and repairs. Each raises InvalidRequest for an invalid source."""
 
     limits: Limits
     repairs: tuple[RepairStrategy, ...] = ()
@@ -92,7 +92,7 @@ class Work:
         return check_grammar(grammar, text, self.limits)
 
     def check_json(self, text: str) -> str:
-        """Return the reason that the text is not JSON, or an empty string if it is JSON."""
+        """Return the reason why the text is not JSON, or an empty string if it is JSON."""
         return find_json_problem(text)
 
     def repair_json(self, text: str) -> RepairResult:
@@ -109,7 +109,7 @@ class Work:
         return check_document(document, schema_json, self.limits, ignore_formats=ignore_formats)
 
     def compile_rules(self, rules: tuple[Rule, ...], schema_json: str) -> None:
-        """Check rules. If there is a schema, the fields that the rules read are also checked against it."""
+        """Check rules and, if a schema is given, the fields that they read."""
         schema = None
         if schema_json:
             schema, _ = open_schema(schema_json, self.limits)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagantic.inference.v1 import inference_service_pb2 as pb
 from pagantic_common.rpc.inference.pools import InferencePools
 
-ANSWER_S = 3.0  # After this time, another replica gets the request.
+ANSWER_S = 3.0  # After this time, the request is sent to another replica.
 
 
 class InferenceTokenCounter:

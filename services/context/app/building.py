@@ -16,9 +16,9 @@ from services.context.ports import TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class BuiltContext:
-    """The text of the message, its chunks, and the number of chunks that the vector search could not see.
+    """The text of the message, its chunks, and the number of chunks without an embedding.
 
-    The text is empty if there are no chunks. `token_count` is 0 if there is no budget, because nothing is counted then.
+    The text is empty if there are no chunks. `token_count` is 0 without a budget, because tokens are then not counted.
     """
 
     text: str = ""
@@ -32,9 +32,9 @@ class ContextBuilding:
     """Builds context messages.
 
     Args:
-        retrieval: Retrieves chunks if the request has no chunks.
+        retrieval: Retrieves chunks for a request without chunks.
         counter: Counts tokens if there is a budget.
-        default_max_tokens: The budget for policies that set no budget. A value of 0 means no budget.
+        default_max_tokens: The budget for policies without a budget. 0 means no budget.
     """
 
     def __init__(self, retrieval: Retrieval, counter: TokenCounter, default_max_tokens: int) -> None:
@@ -75,9 +75,8 @@ class ContextBuilding:
     async def _fit(self, chunks: Sequence[Chunk], budget: int, model: str, *, is_fenced: bool) -> tuple[int, int]:
         """Return the number of chunks that fit the budget, and their token count.
 
-        A whole text has a few tokens more or less than the sum over its lines. The sum is therefore the first guess,
-        and the second guess is one chunk more or less. After that the range is halved, so that the tokens of a whole
-        text are counted only a few times.
+        A whole text has a few tokens more or less than the sum over its lines. The sum therefore gives the first guess,
+        and the second guess is one chunk more or less. Bisection follows, so a whole text is counted only a few times.
         """
         max_lines = min(len(chunks), budget)  # A line has at least one token.
         lines = [line_of(number, chunk) for number, chunk in enumerate(chunks[:max_lines], 1)]

@@ -18,7 +18,7 @@ from services.context.ports import EmbeddingStore, UnembeddedChunks
 
 CHUNKS_AT_ONCE = 32
 MAX_PAUSE_S = 60.0
-SET_ASIDE_S = 3600  # Pause, in seconds, before chunks that cannot be embedded are tried again.
+SET_ASIDE_S = 3600  # Delay, in seconds, before chunks that cannot be embedded are retried.
 
 
 log = get_logger(__name__)
@@ -33,13 +33,13 @@ class _Rest:
 
 
 class BackgroundEmbedding:
-    """Embeds the waiting chunks, a few from each collection in turn, the oldest first.
+    """Embeds the waiting chunks, oldest first, a few of each collection in rotation.
 
     Args:
         store: Finds the waiting chunks.
-        embedder: Makes the embeddings.
+        embedder: Computes the embeddings.
         defaults: The prefixes that models expect.
-        pause_s: The pause when no chunk waits, and the first pause after a failure of a model.
+        pause_s: The pause while no chunk waits, and the first pause after a failure of a model.
         monotonic_s: The clock for these pauses.
     """
 
@@ -66,7 +66,7 @@ class BackgroundEmbedding:
         self._woken.set()
 
     async def run(self) -> None:
-        """Embed until cancelled. A failure of a model is logged, and the model is paused for an increasing time."""
+        """Embed until cancelled. A failure of a model is logged and pauses the model, longer with every failure."""
         while True:
             waiting = await self._claim()
             if waiting is None:
@@ -80,10 +80,10 @@ class BackgroundEmbedding:
                 self._rest(waiting.model, error)
 
     async def _claim(self) -> UnembeddedChunks | None:
-        """Return waiting chunks, or None if no chunk waits or the store fails. A failure of the store is logged."""
+        """Claim waiting chunks. Returns None if no chunk waits or the store fails; a failure of the store is logged."""
         now_s = self._monotonic_s()
         resting = [model for model, rest in self._resting.items() if rest.until_s > now_s]
-        # An error must not end the loop, because the loop is never restarted and all embedding would stop.
+        # An error must not end the loop: nothing restarts the loop, so all embedding would stop.
         try:
             return await self._store.claim_unembedded(CHUNKS_AT_ONCE, resting, after=self._last_collection_id)
         except Exception as error:
@@ -95,7 +95,7 @@ class BackgroundEmbedding:
         try:
             refusal = await self._embed_acceptable(waiting)
         except BaseException:
-            # Another replica can then continue at once, even if the service stops. An unreleased claim expires.
+            # Another replica can then continue at once, even if this service stops. An unreleased claim expires later.
             with suppress(Exception):
                 await self._store.release(waiting)
             raise
@@ -105,11 +105,11 @@ class BackgroundEmbedding:
     async def _embed_acceptable(self, waiting: UnembeddedChunks) -> PaganticError | None:
         """Embed the chunks that the model accepts, and set the rejected chunks aside.
 
-        If a batch is rejected, each half is tried. Returns the model's error if the model accepted no chunk.
+        The halves of a rejected batch are tried. Returns the model's error if the model accepted no chunk.
         """
         try:
             await self._embed(waiting)
-        except PreconditionFailed as error:  # The model is not to blame for vectors that do not fit the collection.
+        except PreconditionFailed as error:  # The vectors do not fit the collection. The model has not failed.
             await self._set_aside(waiting, error)
         except (Internal, InvalidRequest) as error:
             if error.code is ErrorCode.CONFIG_NO_ENGINE:
@@ -160,9 +160,9 @@ class BackgroundEmbedding:
         )
 
     async def change_model(self, key: CollectionKey, model: str) -> Collection:
-        """Embed a collection again with another model. An empty model removes the embeddings.
+        """Queue a collection to be embedded again with a model. An empty model removes the embeddings.
 
-        The collection then stores the prefixes that are currently configured for the model.
+        The collection then stores the model's currently configured prefixes.
         """
         check_collection_name("collection", key.name)
         if model:

@@ -1,4 +1,4 @@
-"""Expands chunks by the text around them."""
+"""Expands chunks by their surrounding text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _SECTION_REACH = 40  # Number of chunks on each side that are examined for the s
 
 
 def _section_of(one: StoredChunk, around: Sequence[StoredChunk], neighbours: int) -> list[StoredChunk]:
-    """Return the chunks of the section around a chunk, always including its neighbours."""
+    """Return the chunks of the section around a chunk, and at least `neighbours` chunks on each side."""
     center = next(at for at, other in enumerate(around) if other.id == one.id)
     first = last = center
     while first > 0 and (
@@ -85,7 +85,7 @@ def _is_section(one: StoredChunk, first: StoredChunk, last: StoredChunk) -> bool
 
 
 def _add(windows: list[_Window], window: _Window) -> None:
-    """Add a window. Windows that it touches are merged into the best-ranked of them."""
+    """Add a window. It is merged with the windows that it touches; the best-ranked window remains."""
     touching = [
         existing
         for existing in windows

@@ -1,4 +1,4 @@
-"""Stores the documents of files one after the other. A file that cannot be read does not affect other files."""
+"""Stores the documents of files one after another. An unreadable file does not affect other files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FileIngest:
     async def ingest_files(
         self, key: CollectionKey, parts: AsyncIterator[FileHeader | FilePart]
     ) -> AsyncGenerator[FileResult | FilesSummary, None]:
-        """Store files as they arrive. Each file is received after the previous file is stored."""
+        """Store files as they arrive. A file is received only after the previous file is stored."""
         check_collection_name("collection", key.name)
         outcomes: Counter[FileOutcome] = Counter()
         async for header in parts:
@@ -77,7 +77,7 @@ class FileIngest:
     async def ingest_folder(
         self, key: CollectionKey, selection: FolderSelection
     ) -> AsyncGenerator[FileResult | FilesSummary, None]:
-        """Store a folder's files in the order of their paths. On request, delete the documents of removed files."""
+        """Store a folder's files in order of their paths. If requested, delete the documents of removed files."""
         check_collection_name("collection", key.name)
         if key.tenant != DEFAULT_TENANT:
             raise PermissionDenied(
@@ -108,7 +108,7 @@ class FileIngest:
             return await self._ingest(key, header, file)
 
     async def _ingest(self, key: CollectionKey, header: FileHeader, file: IncomingFile) -> FileResult:
-        """Store a file. Errors that the file did not cause are raised."""
+        """Store a file. Raises errors that the file did not cause."""
         try:
             check_source("the name of the file", header.source)
             parse_metadata("file", header.metadata_json)

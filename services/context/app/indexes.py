@@ -1,9 +1,10 @@
 """Caches the indexes of collections in memory, updates them by changes, and drops them when memory is short.
 
-1. The cached indexes and the estimates of those that are being built never have more than `max_bytes` together. An
-   index is built after its room is reserved: running builds are awaited, and the least recently used indexes dropped.
-2. The builds of whole collections get their room in order, so that many small ones do not keep a large one waiting.
-3. At most one task changes the index of a collection.
+1. The cached indexes and the estimated sizes of running builds never exceed `max_bytes` in total. A build first
+   reserves its memory: it waits for running builds, and the least recently used indexes are dropped.
+2. Builds of whole collections reserve their memory in order of arrival, so that many small builds cannot starve a
+   large build.
+3. At most one asyncio task changes the index of a collection.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from services.context.core.document import CollectionKey
 from services.context.core.search.collection_index import CollectionIndex
 from services.context.ports import ChunkStore
 
-MIN_LIVE_RATIO = 0.5  # An index with a smaller share of live chunks is rebuilt.
+MIN_LIVE_RATIO = 0.5  # An index with a smaller fraction of live chunks is rebuilt.
 MIN_COMPACTED = 1000  # Smaller indexes are not worth rebuilding.
 
 
@@ -36,7 +37,7 @@ class Indexes:
 
     Args:
         store: The store of the chunks.
-        max_bytes: The memory for indexes. A larger index is refused.
+        max_bytes: The memory for all indexes. A single index above this size is rejected.
     """
 
     def __init__(self, store: ChunkStore, max_bytes: int) -> None:
@@ -54,7 +55,7 @@ class Indexes:
 
         Raises NotFound if the collection does not exist, and PreconditionFailed if its index is too large.
         """
-        # If the caller is cancelled, the update continues. No other caller may change the same index meanwhile.
+        # The update continues if the caller is cancelled, and no other caller may change the same index meanwhile.
         task = asyncio.create_task(self._open(key))
         self._opening.add(task)
         task.add_done_callback(self._opened)
@@ -84,10 +85,10 @@ class Indexes:
         if changes is None:
             return await self._read_whole(key)
         if changes.version == index.version:
-            if key in self._kept:  # it may have been dropped meanwhile
+            if key in self._kept:  # the index may have been dropped meanwhile
                 self._kept.move_to_end(key)
             return index
-        self._kept.pop(key, None)  # A failure would leave an index that contains only a part of the changes.
+        self._kept.pop(key, None)  # If the update fails, the index contains only a part of the changes.
         async with self._room(key, index.size_bytes + changes.size_bytes):
             index = self._keep(key, await asyncio.to_thread(index.apply, changes))
         if len(index.alive) < MIN_COMPACTED or index.live_count >= MIN_LIVE_RATIO * len(index.alive):
@@ -108,7 +109,7 @@ class Indexes:
 
     @asynccontextmanager
     async def _room(self, key: CollectionKey, size: int, line: asyncio.Lock | None = None) -> AsyncIterator[None]:
-        """Reserve `size` bytes until the block ends, once they are free. Waits in the line, if any, for its turn."""
+        """Reserve `size` bytes until the block ends. Waits for free memory, and first for the lock `line`, if any."""
         if size > self._max_bytes:
             raise PreconditionFailed(
                 f"the index of collection {key.name!r} needs {size} bytes of memory, at most {self._max_bytes} are "
@@ -127,7 +128,7 @@ class Indexes:
                 self._room_changed.notify_all()
 
     def _drop_old(self) -> None:
-        """Drop the least recently used indexes beyond the memory that is not reserved."""
+        """Drop the least recently used indexes that do not fit into the unreserved memory."""
         kept_bytes = sum(index.size_bytes for index in self._kept.values())
         while self._kept and kept_bytes + self._reserved_bytes > self._max_bytes:
             _, index = self._kept.popitem(last=False)

@@ -35,7 +35,7 @@ class Library:
     Args:
         store: Stores the collections.
         words: Counts the tokens of words.
-        embedder: Checks that a model makes embeddings.
+        embedder: Checks that a model can compute embeddings.
         bounds: The limits of an ingest.
         splitting: The size of chunks.
         defaults: The options of a collection that is created without options.
@@ -61,8 +61,8 @@ class Library:
     async def create_collection(self, key: CollectionKey, embedding_model: str | None, language: str) -> Collection:
         """Create an empty collection.
 
-        If `embedding_model` is None, the default model is used, and if it is empty, no embeddings are made. An empty
-        `language` selects the default language.
+        If `embedding_model` is None, the default model is used; if it is empty, the collection has no embeddings. An
+        empty `language` selects the default language.
         """
         check_collection_name("name", key.name)
         check_language("language", language or self._defaults.language)
@@ -117,7 +117,7 @@ class Library:
     async def delete_documents(self, key: CollectionKey, sources: Sequence[str]) -> int:
         """Remove documents and return how many were removed."""
         check_collection_name("collection", key.name)
-        # No stored source has a NUL, and PostgreSQL rejects a query with a NUL.
+        # No stored source contains NUL, and PostgreSQL rejects queries that contain NUL.
         return await self._store.delete_documents(key, [source for source in sources if NUL not in source])
 
     async def _options_of(self, key: CollectionKey) -> CollectionOptions:
@@ -141,9 +141,9 @@ class Library:
         return model
 
     async def _check_model(self, model: str) -> None:
-        """Raise the inference service's error if it does not serve a model or the model makes no embeddings."""
+        """Raise the inference service's error for an unknown model or a model that cannot compute embeddings."""
         await self._words.check_model(model)
-        # Embedding waits for a busy or unavailable model, so the model may be unavailable now.
+        # The model may be busy or unavailable now, because embedding waits until it is available.
         with suppress(Unavailable, Overloaded, DeadlineExceeded):
             await check_embedding_model(self._embedder, model)
 

@@ -26,7 +26,7 @@ from services.context.core.searching import Hit, Query, find_best
 from services.context.ports import ChunkStore, StoredChunk
 
 MAX_REPLY_BYTES: Final = 3 * 1024 * 1024
-CHUNK_OVERHEAD_BYTES: Final = 512  # The id, the numbers and the field names of a chunk take at most this many bytes.
+CHUNK_OVERHEAD_BYTES: Final = 512  # Upper bound on the bytes of a chunk's id, numbers and field names.
 FILTERS_AT_ONCE: Final = 2
 MAX_FILTER_S: Final = 5.0
 FILTER_RETRY_S: Final = 1.0
@@ -34,7 +34,7 @@ FILTER_RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Chunks, best first, and the number of chunks that the vector search could not see."""
+    """Chunks, best first, and the number of chunks that a vector search missed for lack of an embedding."""
 
     chunks: tuple[Chunk, ...]
     unembedded_count: int = 0
@@ -53,7 +53,7 @@ class Retrieval:
     async def retrieve(
         self, tenant: str, query: str, policy: RetrievalPolicy, more_queries: Sequence[str] = ()
     ) -> Found:
-        """Return chunks of a tenant, best first, without duplicates. Several queries are searched in a single pass.
+        """Return chunks of a tenant, best first, without duplicates. All queries are searched in a single pass.
 
         Raises NotFound if the collection does not exist, PreconditionFailed if a vector search finds no vectors in the
         collection, and the inference service's errors.
@@ -75,10 +75,10 @@ class Retrieval:
         return Found(tuple(within_reply(chunks)), unembedded)
 
     async def _allowed(self, index: CollectionIndex, policy: RetrievalPolicy) -> Mask:
-        """Return the mask of the chunks that the policy's filter selects. Raises Overloaded if that takes too long.
+        """Return the mask of the chunks that the policy's filter selects. Raises Overloaded if the filter is too slow.
 
-        A new filter is evaluated for every document, and the library holds the interpreter lock meanwhile. So few
-        filters are evaluated at once, at most one of a tenant, and an evaluation ends when its caller leaves.
+        A new filter is evaluated for every document, and the library holds the interpreter lock meanwhile. Therefore
+        only a few filters are evaluated at once, at most one per tenant, and an evaluation stops if its caller leaves.
         """
         expression = policy.compiled_filter()
         if index.has_evaluated(expression):
@@ -125,7 +125,7 @@ class Retrieval:
             stored_chunk.id: stored_chunk
             for stored_chunk in await self._chunks.read_chunks([hit.chunk_id for hit in hits])
         }
-        # A chunk may have been deleted since the index was read. Such chunks are left out.
+        # Chunks that were deleted since the index was read are left out.
         chunks: list[StoredChunk] = [
             replace(stored_chunk, chunk=replace(stored_chunk.chunk, score=hit.score, score_kind=score_kind))
             for hit in hits

@@ -1,4 +1,4 @@
-"""Derives the stored data of a collection from its texts again, and compares the results."""
+"""Derives the data of a collection from its texts again, and compares the results with the stored data."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from services.context.ports import ChunkStore, DerivedChunk, StoredDocument
 MAX_DIFFERENCES = 100
 DEFAULT_SAMPLE = 32
 MAX_SAMPLE = 1000
-MIN_COSINE = 0.99  # Least cosine between a stored and a new embedding of one text. Batches round differently.
+MIN_COSINE = 0.99  # Minimum cosine of a stored and a new embedding of one text; rounding depends on the batch.
 
 
 @dataclass(slots=True)
 class VerificationReport:
-    """The numbers of compared items and of differences, with a description of the first 100 differences."""
+    """The numbers of compared items and of differences, and descriptions of the first 100 differences."""
 
     document_count: int = 0
     chunk_count: int = 0
@@ -127,7 +127,7 @@ def _compare(document: StoredDocument, index: CollectionIndex, report: Verificat
 
 
 def _compare_coverage(name: str, document: StoredDocument, report: VerificationReport) -> None:
-    """Report lost chunks, which leave a gap in the positions or a part of the text in no chunk."""
+    """Report lost chunks: gaps in the positions, and parts of the text that no chunk contains."""
     text = document.document.content
     if not document.chunks and text.strip():
         report.add(f"{name} has no chunks")

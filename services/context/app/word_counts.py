@@ -1,4 +1,4 @@
-"""Counts the tokens of words. The tokenizer of the embedding model counts each word once."""
+"""Counts the tokens of words with the tokenizer of the embedding model, which counts each word once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WordCounts:
         await self._counter.count(model, ["word"])
 
     async def count(self, model: str, texts: Sequence[str]) -> Mapping[str, int]:
-        """Return the token counts of at least the words in the texts."""
+        """Return the token counts of all words in the texts, and possibly of other words."""
         if not model:
             return await asyncio.to_thread(_estimated, texts)
         counts = self._known_of(model)
@@ -53,5 +53,5 @@ def _estimated(texts: Sequence[str]) -> Mapping[str, int]:
 
 
 def _missing(texts: Sequence[str], known: Mapping[str, int]) -> list[str]:
-    """Return the words of the texts that `known` lacks. `known` may grow meanwhile."""
+    """Return the words of the texts that are not in `known`, which may grow meanwhile."""
     return sorted(word for word in countable_words(texts) if word not in known)

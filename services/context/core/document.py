@@ -15,7 +15,7 @@ from services.context.core.outline import Outline
 
 _COLLECTION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_SOURCE_CHARS = 512
-MAX_COLLECTION_METADATA_BYTES = 64 * 1024 * 1024  # of sources and metadata in UTF-8, which every index holds in memory
+MAX_COLLECTION_METADATA_BYTES = 64 * 1024 * 1024  # sources and metadata in UTF-8, which every index keeps in memory
 NUL = "\0"  # PostgreSQL cannot store text that contains this character.
 
 
@@ -30,12 +30,12 @@ class Document:
 
     @property
     def metadata_bytes(self) -> int:
-        """The size of source and metadata in UTF-8, which counts towards MAX_COLLECTION_METADATA_BYTES."""
+        """The UTF-8 size of source and metadata, which counts towards MAX_COLLECTION_METADATA_BYTES."""
         return len(self.source.encode()) + len(self.metadata_json.encode())
 
     @property
     def digest(self) -> str:
-        """A hash of content, metadata and outline, which detects changes of the document."""
+        """A hash of content, metadata and outline, used to detect changes of the document."""
         head = f"{len(self.metadata_json)}:{self.metadata_json}"
         if self.outline != Outline():
             head += f"{len(self.outline.to_json())}:{self.outline.to_json()}"
@@ -60,7 +60,7 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class CollectionOptions:
-    """The options that are stored with a collection."""
+    """The options stored with a collection."""
 
     embedding_model: str
     language: str
@@ -117,7 +117,7 @@ def check_source(field: str, source: str) -> None:
 
 
 def check_documents(documents: Sequence[Document], bounds: IngestBounds) -> None:
-    """Raise InvalidRequest if a document is malformed, oversized or repeated, or if their number is out of range."""
+    """Raise InvalidRequest for a malformed, oversized or repeated document, or a document count out of range."""
     if not 1 <= len(documents) <= bounds.max_documents:
         raise InvalidRequest(f"documents has {len(documents)} entries: send 1 to {bounds.max_documents}")
     sources: set[str] = set()

@@ -1,4 +1,4 @@
-"""Records the offsets at which the pages and sections of a document start in its text."""
+"""Records the offsets in a document's text at which its pages and sections start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from pagantic_common.domain.text.json_text import dump_json, parse_json
 
 HEADING_SEPARATOR: Final = " > "
-MAX_HEADING_CHARS: Final = 200  # the maximum length of a section title
+MAX_HEADING_CHARS: Final = 200  # maximum length of a section title
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from services.context.core.document import check_collection_name
 from services.context.core.search.metadata_filter import compile_filter
 
 DEFAULT_VECTOR_WEIGHT = 0.6
-DEFAULT_SMOOTHING = 0.5  # Applies to the retriever HYBRID.
+DEFAULT_SMOOTHING = 0.5  # for the retriever HYBRID
 MAX_MORE_QUERIES = 8
 
 
 class Retriever(StrEnum):
-    """The ways to score chunks. A chunk that is found reports the value as its `score_kind`."""
+    """The ways to score chunks. Retrieved chunks report the value as their `score_kind`."""
 
     BM25 = "bm25"
     KEYWORD = "keyword"

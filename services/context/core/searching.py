@@ -26,13 +26,13 @@ from services.context.core.search.lexical_index import Mask
 from services.context.core.search.terms import TermIds
 from services.context.core.search.vector_index import NO_VECTOR, Vector
 
-MIN_DEPTH: Final = 400  # Minimum number of chunks from each ranking that a fusion combines.
-DIVERSIFIED: Final = 4  # number of candidates for each chunk of a diverse selection
+MIN_DEPTH: Final = 400  # minimum number of chunks of each ranking in a fusion
+DIVERSIFIED: Final = 4  # number of candidates per chunk of a diverse selection
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query in the form that an index reads. `vector` is its embedding, or None for a search without vectors."""
+    """A query prepared for an index. `vector` is its embedding, or None for a search without vectors."""
 
     term_ids: TermIds
     vector: Vector | None = None

@@ -1,4 +1,4 @@
-"""Splits documents along their structure into overlapping chunks that are measured in a model's tokens."""
+"""Splits documents along their structure into overlapping chunks, measured in tokens of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 from services.context.core.document import Document
 
 BLOCK_CHARS: Final = 20_000
-MAX_WORD_CHARS: Final = 40  # The model does not count longer words: one token per character suffices.
+MAX_WORD_CHARS: Final = 40  # A longer word counts one token per character, without the model.
 # A CJK character is a word by itself, because CJK text does not separate words.
 _WORD: Final = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]|\w+|[^\w\s]")
 
@@ -36,7 +36,7 @@ class Splitting:
 
 
 def countable_words(texts: Iterable[str]) -> set[str]:
-    """Return the distinct words of texts, which are runs of letters or single symbols, for token counting."""
+    """Return the distinct words of texts, which are runs of letters or single symbols, to count their tokens."""
     words: set[str] = set()
     for text in texts:
         words.update(_WORD.findall(text))
@@ -82,13 +82,13 @@ def uncovered(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, in
 
 
 def _piece_of(document: Document, start: int, part: str) -> Piece:
-    start += len(part) - len(part.lstrip())  # The splitter leaves some white space.
+    start += len(part) - len(part.lstrip())  # The splitter leaves white space around some parts.
     outline = document.outline
     return Piece(start, start + len(part.strip()), outline.page_at(start), outline.heading_at(start))
 
 
 def _blocks_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield parts of a text with their starts, because the splitter's time grows faster than the length of the text.
+    """Yield parts of a text with their offsets, because the splitter's time grows faster than linearly with the length.
 
     A part ends with a paragraph, a line or a word, if possible.
     """

@@ -1,4 +1,4 @@
-"""Builds a constraint in a worker process to check that the service can build it and to measure its memory."""
+"""Builds a constraint in a worker process, to check that this is possible and to measure the memory it needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TO_ENGINE_TEXT: dict[ConstraintKind, Callable[[str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a trial: the constraint's text in the engine's form, and the memory that the constraint needs."""
+    """The result of a trial: the constraint as engine text, and the memory that it needs."""
 
     engine_text: str
     memory_bytes: int

@@ -1,8 +1,8 @@
-"""Models that are converted once on this machine and kept in the cache folder.
+"""Converts models once per machine, and keeps the results in the cache folder.
 
 The bundled embedding model, all-MiniLM-L6-v2, is distributed as a package of weights and converted to a GGUF file. The
-conversion produces the same bytes everywhere, so the hash of the result is a constant. The hash names the file and
-shows whether the file is whole. A change of the layout also changes the hashes. llama.cpp converts text models to 8-bit
+conversion produces the same bytes everywhere, so the hash of the result is a constant. The hash names the file, and
+shows whether the file is complete. Changing the layout changes the hashes. llama.cpp converts text models to 8-bit
 weights (Q8_0) if the types in their files are slower on a CPU.
 """
 
@@ -49,7 +49,7 @@ HASHED_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A conversion of the embedding model: the type of the matrices, and the SHA-256 and the identity of the result."""
+    """A conversion of the embedding model: the type of its matrices, and the SHA-256 and identity of the result."""
 
     matrices: MatrixType
     sha256: str
@@ -69,7 +69,7 @@ BFLOAT16 = Conversion(
 
 
 def is_installed() -> bool:
-    """Return whether the package with the weights is installed."""
+    """Return whether the package of the weights is installed."""
     try:
         importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -158,7 +158,7 @@ def eight_bit_file(path: Path) -> Path:
     """Return the path of the cached file of the same model with 8-bit weights.
 
     Converts the weights if the file is missing. The cached file has the same name as `path`, but is in another folder.
-    If several processes need the file, one process converts the weights and the other processes wait. Raises
+    If several processes need the file, one process converts the weights and the others wait. Raises
     PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp cannot convert the file or the cache cannot be written.
     """
     folder = cache_folder() / "models" / _eight_bit_key(path)
@@ -181,7 +181,7 @@ def eight_bit_file(path: Path) -> Path:
 
 
 def _make_eight_bit(path: Path, made: Path) -> None:
-    """Write the file atomically, and replace a partial file that an interrupted process left behind."""
+    """Write the file atomically, replacing any partial file of an interrupted process."""
     log.info("converting weights to 8 bits, once", model=path.name)
     started_s = time.monotonic()
     partial = made.with_name("partial")

@@ -31,7 +31,7 @@ TOKEN_BYTES = 14 * 1024  # growth per token of a lexer that counts characters, m
 # pattern.
 MAX_PATTERN_GROWTH_BYTES, MAX_LENGTH_GROWTH_BYTES = 32 * 1024 * 1024, 72 * 1024 * 1024
 _LENGTH = re.compile('"(max|min)Length"')
-WORN_TOKENS = 1024  # once a lexer has accepted this many tokens, the next request gets a new lexer
+WORN_TOKENS = 1024  # after this many accepted tokens, the next request gets a new lexer
 RETRY_AFTER_S = 1.0
 _NEVER = np.float32(-np.inf)
 _REASON_CHARS = 200
@@ -39,7 +39,7 @@ _REASON_CHARS = 200
 
 @dataclass(eq=False)
 class Lexer:
-    """The state that all matchers of one constraint share, including the count of accepted tokens."""
+    """The state that all matchers of a constraint share, including the count of accepted tokens."""
 
     kind: ConstraintKind
     engine_text: str
@@ -64,7 +64,7 @@ class Lexer:
 
     @property
     def is_worn(self) -> bool:
-        """Whether this lexer has grown too much or failed, so new requests need a new lexer."""
+        """Whether this lexer has failed or grown too much, so that new requests need a new lexer."""
         return self.has_failed or (self.max_growth_bytes > 0 and self.accepted_tokens >= WORN_TOKENS)
 
 
@@ -131,7 +131,7 @@ class LlguidanceCompiler:
     """Compiles constraints to masks over one model's tokens. Not thread-safe: use it from a single event loop.
 
     A constraint of 38 bytes can take minutes and gigabytes to build, so a worker process builds each constraint first.
-    This process builds the constraint only after a trial that was quick and needed little memory. Cached constraints
+    This process builds the constraint only if the trial was quick and needed little memory. Cached constraints
     use at most `cache_bytes`; cached and used constraints together use at most twice as much.
     """
 
@@ -145,7 +145,7 @@ class LlguidanceCompiler:
             self._tokenizer = lltokenizer_from_vocab(vocab)
 
         self._workers = workers
-        # The cache and requests hold lexers. Requests may end in any thread, so a WeakSet would not be safe.
+        # The cache and requests hold lexers. A WeakSet would be unsafe, because requests may end in any thread.
         self._living: set[weakref.ref[Lexer]] = set()
         self._max_living_bytes = 2 * cache_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="constraint")
@@ -166,7 +166,7 @@ class LlguidanceCompiler:
         key = f"{constraint.kind} {hashlib.sha256(source).hexdigest()}"
         matcher, _ = await self._cache.get(key, lambda: self._try(constraint))
         worn = matcher.lexer
-        if worn.is_worn:  # the text of a worn matcher needs no second trial
+        if worn.is_worn:  # the text of a worn lexer needs no second trial
             self._cache.drop(key, matcher)
             lexer = Lexer(worn.kind, worn.engine_text, worn.built_bytes)
             matcher, _ = await self._cache.get(key, lambda: self._build(lexer))

@@ -1,4 +1,4 @@
-"""Measures the machine's cores and memory, and the load that other processes cause."""
+"""Measures the machine's cores and memory, and the load of other processes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CpuClock:
 
 
 def spare_cores(wanted: int) -> int:
-    """Return the number of processors that this process may use in excess of `wanted`."""
+    """Return the number of processors that this process may use beyond `wanted`."""
     return max(0, len(usable_processors()) - wanted)
 
 

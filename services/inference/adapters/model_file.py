@@ -20,7 +20,7 @@ from pagantic_common.models.digest import sha256_of
 from pagantic_common.models.kinds import CHAT_CAPABILITIES, SCORE_PAIRS, capabilities_of, trained_window
 from services.inference.adapters.llama.weights import forward_logs, read_metadata
 
-IDENTIFYING_BYTES = 16 * 1024 * 1024  # of each part; most descriptions are smaller, the vocabulary included
+IDENTIFYING_BYTES = 16 * 1024 * 1024  # per part; most descriptions, including the vocabulary, are smaller
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # the engine finds the other parts itself
 _HEADS = (b"cls.weight", b"cls.output.weight")  # a classification head has at least one of these tensors
 
@@ -29,7 +29,7 @@ def describe_model(path: Path, *, alias: str, context_tokens: int, projector: Pa
     """Return a model's description. A model with a projector accepts images.
 
     Raises PreconditionFailed (CONFIG_NO_ENGINE) if llama.cpp does not support the model, if the model neither generates
-    text nor makes embeddings nor scores pairs, or if the projector is missing or does not fit the model.
+    text nor computes embeddings nor scores pairs, or if the projector is missing or does not fit the model.
     """
     if not path.is_file():
         raise PreconditionFailed(
@@ -72,7 +72,7 @@ def _check_projector(info: ModelInfo, projector: Path) -> None:
 def check_digest(path: Path, *, alias: str, sha256: str) -> None:
     """Raise PreconditionFailed (CONFIG_NO_ENGINE) unless the file's SHA-256, in hexadecimal, is `sha256`.
 
-    Call this before the engine reads the file: a file that was replaced could attack the engine's parser.
+    Call this before the engine reads the file, because a replaced file could attack the engine's parser.
     """
     if _PART.search(path.name):
         raise PreconditionFailed(
@@ -110,8 +110,8 @@ def digest_of(path: Path) -> str:
 def identity_of(parts: Sequence[Path]) -> str:
     """Return the SHA-256, in hexadecimal, of the sizes and the beginnings of a model's parts.
 
-    The beginnings have the model's description and its first weights. To read all of a large model takes minutes, and a
-    service describes its models whenever it starts.
+    The beginnings contain the model's description and its first weights. Reading a whole large model would take
+    minutes, and a service describes its models at every start.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -149,9 +149,9 @@ class _GgufParams(ctypes.Structure):
 
 
 def _check_head(path: Path, alias: str) -> None:
-    """Raise PreconditionFailed if the file has no classification head, which the engine itself would not report."""
+    """Raise PreconditionFailed if the file lacks a classification head, which the engine would not report."""
     if _PART.search(path.name):
-        return  # another part of the model may have the head
+        return  # another part of the model may contain the head
     libggml.gguf_init_from_file.restype = ctypes.c_void_p
     libggml.gguf_init_from_file.argtypes = (ctypes.c_char_p, _GgufParams)
     libggml.gguf_find_tensor.restype = ctypes.c_int64

@@ -1,8 +1,8 @@
-"""Controls the threads of llama.cpp's OpenMP library, libgomp: how long they spin before they sleep, and when they end.
+"""Controls the threads of llama.cpp's OpenMP library, libgomp: their spinning before they sleep, and their end.
 
-libgomp reads two spin counts when it loads. The long count is the normal case. The short count applies to a process in
-which libgomp manages more threads than there are processors. A sleeping team of extra threads therefore switches all
-other threads to the short count.
+libgomp reads two spin counts when it loads. It normally uses the long count, and the short count while it manages more
+threads than there are processors. A sleeping team of extra threads therefore switches all other threads to the short
+count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def set_spinning(spin_count: int | str) -> None:
     if isinstance(spin_count, str):
         spin_count = LONG_SPIN_COUNT
     os.environ["GOMP_SPINCOUNT"] = str(spin_count)
-    os.environ.setdefault("OMP_WAIT_POLICY", "active")  # makes the short count 1000 instead of 100
+    os.environ.setdefault("OMP_WAIT_POLICY", "active")  # raises the short count from 100 to 1000
 
 
 def release_threads() -> None:

@@ -1,4 +1,4 @@
-"""Measures the best way to run a model in a child process, and stores the result. Does not load the engine itself."""
+"""Measures in a child process how a model runs fastest, and stores the result. Does not load the engine itself."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PROBE = f"{__package__}.tuning_probe"
 CHECK_TIMEOUT_S = 300.0
 ROUND_TIMEOUT_S = 120.0
 OBSERVATION_S = 1.0
-PROBE_VERSION = "5"  # increase this with each change of the probe, to discard older results
+PROBE_VERSION = "5"  # incremented with every change of the probe, to discard older results
 STEP_SIZES = (64, 128, 256)
-LONG_TOKENS = 1536  # flash attention that is faster at 512 tokens may be slower at this length
+LONG_TOKENS = 1536  # flash attention may be faster at 512 tokens but slower at this length
 HASHED_BYTES = 1024 * 1024
 NICENESS = 10
-WEIGHTS_FACTOR = 1.2  # some weights are repacked for the processor and need more memory
+WEIGHTS_FACTOR = 1.2  # weights repacked for the processor need more memory
 PROBE_BYTES = 512 * 1024 * 1024  # memory of two small contexts and an interpreter
 
 log = get_logger(__name__)
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine and the model that a measurement applies to."""
+    """The machine and the model of a measurement."""
 
     model_path: Path
     gpu_layers: int
@@ -75,7 +75,7 @@ def _engine_build() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredTuning:
-    """The stored results for a model on this machine: whether it runs with extra buffer types, and its tuning."""
+    """The stored results for a model on this machine: its tuning, and whether it runs with extra buffer types."""
 
     use_extra_bufts: bool
     tuning: Tuning | None = None
@@ -120,14 +120,14 @@ class TuningFile:
 
 
 class ChildProber:
-    """A Prober that measures rounds in a child process, which runs only while the generator of rounds is read."""
+    """A Prober that measures rounds in a child process. The process runs only while the rounds are read."""
 
     def __init__(self, machine: Machine, use_extra_bufts: Callable[[], bool]) -> None:
         self._machine = machine
         self._use_extra_bufts = use_extra_bufts
 
     async def why_not(self) -> str:
-        """Return the reason that measuring is not possible now, or an empty string if it is possible.
+        """Return the reason why measuring is impossible now, or an empty string if it is possible.
 
         Measuring is impossible if there is too little memory or the machine is busy.
         """
@@ -158,9 +158,9 @@ class ChildProber:
 
 
 async def check_engine(machine: Machine) -> bool:
-    """Return whether the engine can use its extra buffer types here. Otherwise, it must run without them.
+    """Return whether the engine can use its extra buffer types here, or must run without them.
 
-    Raises PreconditionFailed if the engine process dies both with and without these types.
+    Raises PreconditionFailed if the engine's process dies both with and without these types.
     """
     code = await _check(machine, use_extra_bufts=True)
     if code >= 0:  # the engine did not die; the service itself reports a model that does not load

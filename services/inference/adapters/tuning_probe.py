@@ -1,7 +1,7 @@
-"""Measures ways to run a model and prints a JSON object for each round, or only tries the engine on this CPU.
+"""Measures ways to run a model and prints one JSON object per round, or only tries the engine on this CPU.
 
-This module runs in a separate process. The service ends that process when a request arrives, and a build that this CPU
-cannot run crashes only that process.
+This module runs in a separate process. The service ends the process when a request arrives, and a build that this CPU
+cannot run crashes only this process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Bench:
         self._long_tokens = long_tokens
 
     def prepare(self, *, batch_tokens: int) -> None:
-        """Compute the long prompt, or a shorter prompt if the long prompt takes too long."""
+        """Compute the long prompt, or a shorter prompt if the long prompt would take too long."""
         started_s, size = time.perf_counter(), 0
         while size < self._long_tokens and (size < SHORT_TOKENS or time.perf_counter() - started_s < LONGEST_PROMPT_S):
             self._engine.decode([Slice(0, [1] * batch_tokens, size, 1)])
@@ -178,7 +178,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Carry out the order that is the only command-line argument, a JSON object."""
+    """Execute the order in the only command-line argument, a JSON object."""
     order = json.loads(sys.argv[1])
     _end_with_parent(order["parent"])
     os.nice(order["nice"])

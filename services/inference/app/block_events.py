@@ -1,4 +1,4 @@
-"""Reports the load and each change of a tenant's cached blocks to callers that index the cache."""
+"""Reports the load, and each change of a tenant's cached blocks, to callers that index the cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EngineState:
 
     Attributes:
         load: The sum of the loads of all models.
-        idle_tokens: The number of KV cache cells that are freed when other requests need them.
+        idle_tokens: The number of KV cache cells that are freed on demand for other requests.
         silence_s: The age of the oldest step, or None while nothing is decoded.
     """
 
@@ -38,7 +38,7 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class BlockReport:
-    """A batch of changes with the state of the engine, or only the state.
+    """A batch of changes and the state of the engine, or only the state.
 
     Attributes:
         sequence: The number of the batch, or the number of the last batch if the report has no batch.
@@ -79,9 +79,9 @@ class BlockEvents:
                     yield report
 
     def _log_of(self, tenant: str) -> BlockLog:
-        """Return a tenant's up-to-date log. Evicts the least recently read log beyond MAX_LOGS."""
+        """Return a tenant's log after updating it. Evicts the least recently read log beyond MAX_LOGS."""
         if tenant not in self._logs:
-            # The time in milliseconds exceeds all numbers of earlier logs, including logs from before a restart.
+            # The time in milliseconds exceeds all numbers of earlier logs, even of logs before a restart.
             log = BlockLog(math.ceil(self._clock.now().timestamp() * 1000), self._max_history)
             self._logs[tenant] = _TenantLog(tenant, log)
         self._logs.move_to_end(tenant)
@@ -127,7 +127,7 @@ class _TenantLog:
 
 
 class _Reader:
-    """The position of one reader, and the load that was last reported to the reader."""
+    """The position of a reader, and the load last reported to it."""
 
     def __init__(self, sequence: int, clock: Clock) -> None:
         self._next = sequence
@@ -138,7 +138,7 @@ class _Reader:
     def read(self, log: BlockLog, state_now: Callable[[], EngineState]) -> Iterator[BlockReport]:
         """Yield the next batches, then the state if it has changed since the last report or a heartbeat is due.
 
-        A slow reader takes one batch after another. Each batch carries the state at the time it is read.
+        A slow reader takes one batch after another. Each batch carries the state at the time of reading.
         """
         for batch in log.since(self._next, self._clock.now().timestamp()):
             is_first = self._reported is None

@@ -1,4 +1,4 @@
-"""Runs a draft model's batches before the step that verifies the drafts. A failure ends only the drafting."""
+"""Runs a draft model's batches before the step that verifies the drafts. Failures only end the drafting."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MEASURED_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """The limits for the tokens of finished requests: cells in the cache, and host memory for parked cells."""
+    """The limits on the tokens of finished requests: cells in the cache, and host memory for parked cells."""
 
     max_idle_tokens: int = 0
     max_parked_bytes: int = 0
 
 
 class DraftEngine:
-    """An engine that drafts for another engine and is called on the thread of that engine.
+    """An engine that drafts for another engine, and runs on that engine's thread.
 
     Args:
         engine: The engine of the draft model, which only this object uses.
         vocabulary_size: Token ids below this number mean the same in both models.
         limits: The limits of the draft model's cache.
         clock: The clock for costs.
-        policy: Chooses the drafts. The default chooses drafts that are worthwhile by their measured costs.
+        policy: Chooses the drafts. By default, drafts are chosen by their measured costs.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DraftEngine:
             self._switch_off(error)
 
     def retune(self, tuning: Tuning) -> None:
-        """Run with another tuning from now on. Call this only while nothing is decoded."""
+        """Switch to another tuning. Call this only while nothing is decoded."""
         if self.model.is_off:
             return
         try:
@@ -104,7 +104,7 @@ class DraftEngine:
         self.measure()
 
     def close(self) -> None:
-        """Free the model. Nothing may be called afterwards."""
+        """Free the model. Do not use the object afterwards."""
         self.engine.close()
 
     def _draft_all(self) -> None:

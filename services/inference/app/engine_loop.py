@@ -1,12 +1,12 @@
-"""The thread that owns an engine: it asks the scheduler for a plan, lets the engine decode it, and delivers events.
+"""The thread that owns an engine: it gets a plan from the scheduler, has the engine decode it, and delivers events.
 
 Theory of operation. One lock, `_changed`, guards the scheduler and all state of the loop. The thread holds the lock
-while it makes decisions and applies results, which takes some hundred microseconds. It releases the lock while the
-engine decodes, which takes milliseconds. So callers submit and cancel during a step, and their changes take effect in
+while it makes decisions and applies results, which takes a few hundred microseconds. It releases the lock while the
+engine decodes, which takes milliseconds. Callers can thus submit and cancel during a step, with effect from
 the next step. Only this thread uses the engine, and it does so without the lock.
 
 Invariants:
-    1. Only this thread decodes, changes the cache, and runs a change from `when_idle`. During such a change, nothing is
+    1. Only this thread decodes, changes the cache, and runs a change from `when_idle`. During a change, nothing is
        decoded.
     2. Every receiver gets its events in order. The last event is Finished or Failed, unless the request was cancelled.
     3. Events are posted together: a step wakes the receivers' event loop at most once, and text wakes it at most once
@@ -53,10 +53,10 @@ class EngineLoop:
     """Runs the steps of one engine until `close`.
 
     Args:
-        engine: The engine, with which only this thread decodes.
+        engine: The engine. Only this thread decodes with it.
         limits: The limits of the scheduler.
         max_idle_tokens: The maximum number of KV cells that finished requests may keep.
-        max_parked_bytes: The host memory for the KV cells of finished requests that left the cache.
+        max_parked_bytes: The host memory for KV cells of finished requests that are no longer in the cache.
         clock: The clock for deadlines and costs.
         post: Runs a callback on the receivers' event loop. It may be called from any thread.
         stream_interval_s: The minimum time between two deliveries of text. A delivery costs as much as a short step.
@@ -123,7 +123,7 @@ class EngineLoop:
 
     @property
     def max_parked_tokens(self) -> int:
-        """The maximum number of parked tokens, or 0 if the engine cannot restore a part of a copy."""
+        """The maximum number of parked tokens; 0 if the engine cannot restore a part of a copy."""
         if not self.engine.cell_format:
             return 0
         return self._max_parked_bytes // self.engine.kv_bytes_per_token
@@ -146,7 +146,7 @@ class EngineLoop:
         return is_adopted
 
     def cached_keys(self, reviewed: int) -> frozenset[int]:
-        """Return the callers' keys for cached prompt prefixes. Rechecks at most `reviewed` prompts."""
+        """Return the callers' keys of cached prompt prefixes. Checks at most `reviewed` prompts again."""
         with self._changed:
             return self.scheduler.cached_keys(reviewed)
 
@@ -178,7 +178,7 @@ class EngineLoop:
             self.scheduler.cancel_candidate(number, index)
 
     def when_idle(self, change: Callable[[], None]) -> Future[None]:
-        """Run a change of the engine on its thread once nothing is decoded. Afterwards, the engine's cache is empty.
+        """Run a change of the engine on its thread while nothing is decoded. The engine's cache is empty afterwards.
 
         New requests wait for a running change. The future fails with the error of the change, or with Unavailable if
         another change is pending or the loop closes.
@@ -249,7 +249,7 @@ class EngineLoop:
             plan = self.scheduler.decide(self._clock.monotonic_s())
             self._hand_out(plan.events)
             if not (plan.slices or plan.operations or plan.events):
-                self._changed.wait(_STUCK_RETRY_S)  # the waiting requests have no seat, so wait instead of spinning
+                self._changed.wait(_STUCK_RETRY_S)  # no request has a seat, so the loop waits instead of spinning
             return partial(self._carry_out, plan)
 
     def _fail_change(self, reason: str) -> None:
@@ -273,7 +273,7 @@ class EngineLoop:
                 mixes_steps=self.engine.mixes_steps,
             )
             self.scheduler.renew(self._empty_tree(), limits, self._new_root())
-        if done.done():  # `give_up` has already failed it
+        if done.done():  # `give_up` has already failed the change
             return
         if error is None:
             done.set_result(None)
@@ -334,8 +334,8 @@ class EngineLoop:
         return partial(self.scheduler.apply, plan, logits, self._clock.monotonic_s() - started_s)
 
     def _compute_again(self, plan: Plan) -> Sequence[SchedulerEvent]:
-        """Recompute everything without the copies that the engine has just rejected and would reject again."""
-        if not self.may_adopt:  # no stored block was adopted, so the engine rejected a copy of its own cells
+        """Recompute all tokens without the copies that the engine has just rejected and would reject again."""
+        if not self.may_adopt:  # no stored block was adopted, so the engine has rejected a copy of its own cells
             self.scheduler.tree.parked.capacity_tokens = 0
         self.may_adopt = False
         return self.scheduler.compute_again(plan)

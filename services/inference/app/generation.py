@@ -66,8 +66,8 @@ class RequestTimes:
     Attributes:
         started_s: The time when the request arrived.
         queued_s: The time when the request was ready for the engine's loop.
-        seated_s: The time when the request got a seat, or None if it has no seat.
-        prompted_s: The time when the prompt was processed, which also yields the first token.
+        seated_s: The time when the request got a seat, or None before that.
+        prompted_s: The time when the prompt was processed, which yields the first token.
         completed_s: The time when the last token was decoded, or None before that and after a failure.
         prompt_tokens: The number of tokens in the prompt.
         cached_tokens: The number of prompt tokens that were in the cache.
@@ -89,7 +89,7 @@ class RequestTimes:
     def recorded(self, model: str, clock: Clock) -> Iterator[None]:
         """Record the phases of the request as spans and metrics when the block ends.
 
-        The answer is complete once `completed_s` is set, even if its reader then leaves because of an error.
+        The answer is complete once `completed_s` is set, even if the reader then leaves because of an error.
         """
         error_type = ""
         try:
@@ -191,7 +191,7 @@ class AnswerStream:
         self._has_pending.set()
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the events until the request ends. Joins the pending deltas of a candidate to one delta.
+        """Yield the events until the request ends. Merges the pending deltas of a candidate into one delta.
 
         Raises Cancelled, DeadlineExceeded, and Internal (INFERENCE_ENGINE_ERROR, INFERENCE_MALFORMED_RESPONSE). Raises
         InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the decoder gives up on the constraint, and Unavailable
@@ -257,7 +257,7 @@ class AnswerStream:
         parser = self._answers[event.candidate].parser
         if pieces := parser.finish():
             deltas[event.candidate] = _extended(deltas.get(event.candidate) or Delta(event.candidate), pieces)
-        # Where calls are only offered, the matcher is satisfied by calls that it held.
+        # If calls are only offered, the matcher is satisfied by the calls that it held.
         is_satisfied, form = event.constraint_satisfied, self._form
         return CandidateEnd(
             event.candidate,
@@ -271,7 +271,7 @@ class AnswerStream:
 
     def _finish_reason(self, event: Ended, parser: AnswerParser) -> FinishReason:
         is_call_missing = parser.is_broken or (self._form.is_enforced and not parser.calls)
-        was_stopped = isinstance(event.matched_stop, str)  # The caller's stop text may end a call early.
+        was_stopped = isinstance(event.matched_stop, str)  # the caller's stop text may cut off a call
         if event.finish_reason is FinishReason.STOP and is_call_missing and not was_stopped:
             raise Internal("the model's tool call cannot be read", code=ErrorCode.INFERENCE_MALFORMED_RESPONSE)
         if event.finish_reason is not FinishReason.CANCELLED and parser.calls and not parser.is_broken:
@@ -299,7 +299,7 @@ def _new_call_id() -> str:
 
 
 def _extended(delta: Delta, pieces: list[Piece], progress: Progress | None = None) -> Delta:
-    """Return a delta with more pieces, and with the tokens and counts of the progress event that produced them."""
+    """Extend a delta by pieces, and by the tokens and counts of the progress event that produced the pieces."""
     calls = list(delta.tool_calls)
     for piece in pieces:
         call = piece.tool_call
@@ -325,7 +325,7 @@ def _extended(delta: Delta, pieces: list[Piece], progress: Progress | None = Non
     )
 
 
-# The number of prompts that each report checks. All prompts have been checked after 16 reports.
+# The number of prompts that each report checks, so that 16 reports check all prompts.
 _REVIEWED = 16
 
 
@@ -352,7 +352,7 @@ class Generation:
 
     @property
     def broken_because(self) -> str:
-        """The reason that the model serves no more requests, or an empty string while it works."""
+        """The reason why the model no longer serves requests, or an empty string while it works."""
         return self.loop.broken_because
 
     def load(self) -> Load:
@@ -384,7 +384,7 @@ class Generation:
         return self.loop.scheduler.costs.load.seconds
 
     def cached_keys(self) -> frozenset[int]:
-        """Return the callers' keys of cached prompt prefixes. Changes become visible within several calls."""
+        """Return the callers' keys of cached prompt prefixes. A change may become visible only after several calls."""
         return self.loop.cached_keys(_REVIEWED)
 
     def stuck_for_s(self, now_s: float) -> float:
@@ -405,7 +405,7 @@ class Generation:
         self.engine.close()
 
     async def retune(self, tuning: Tuning) -> None:
-        """Run the engine with another tuning once no request is being decoded."""
+        """Switch the engine to another tuning once no request is being decoded."""
         await asyncio.wrap_future(self.loop.when_idle(partial(self._retune, tuning)))
 
     def _retune(self, tuning: Tuning) -> None:
@@ -495,8 +495,8 @@ class Generation:
     async def _offered_call(self, prompt: ChatPrompt) -> CallForm | None:
         """Return the form of a call that the model may make.
 
-        Arguments that the decoder cannot hold to their schemas stay free. Returns None if the decoder can hold nothing
-        now, because a request that demands no call must not fail for it.
+        Arguments are unconstrained if the decoder cannot enforce their schemas. Returns None if the decoder cannot
+        constrain calls at all, because a request that does not require a call must not fail.
         """
         for constraint_of, holds_arguments in ((call_constraint, True), (call_form_constraint, False)):
             constraint = await self.preparation.run(constraint_of, prompt, self._requests.arguments_key)

@@ -1,10 +1,10 @@
-"""Manages the service's models by alias: loads each at its first use, and unloads models when memory is short.
+"""Manages the service's models by alias: loads a model at its first use, and unloads models when memory is short.
 
 Invariants:
     1. A model with users is never unloaded, except by `close`.
     2. Loads and unloads happen one at a time. They continue if the caller gives up.
     3. A model stays loaded for `min_residence_s`, so that two models do not keep replacing each other.
-    4. A failed load is repeated after COOL_DOWN_S at the earliest. Until then, its error is raised again.
+    4. A failed load is retried after COOL_DOWN_S at the earliest. Until then, its error is raised again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from services.inference.core.generation import ChatPrompt, InferenceRequest, Pro
 from services.inference.core.request_check import check_options
 
 RETRY_AFTER_S = 5.0
-COOL_DOWN_S = 5.0  # pause between two attempts to load a failing model
+COOL_DOWN_S = 5.0  # minimum pause between two attempts to load a failing model
 
 WorkT = TypeVar("WorkT", bound=Workload)
 
@@ -70,7 +70,7 @@ class ServedModel:
     Attributes:
         info: The model's description.
         workload: The workload that serves the requests.
-        allowed_options: The names that options_json of a request may have.
+        allowed_options: The names that a request's options_json may contain.
     """
 
     info: ModelInfo
@@ -101,7 +101,7 @@ class ServedModel:
             raise self._refusal("takes no images: leave them out, or name a model with the capability 'images'")
 
     def check_options(self, request: InferenceRequest) -> None:
-        """Raise InvalidRequest if the request has an option that the model does not take."""
+        """Raise InvalidRequest if the request has an option that the model does not support."""
         check_options(request, self.info.name, self.allowed_options)
 
     def embeds(self) -> EmbeddingWorkload:
@@ -115,7 +115,7 @@ class ServedModel:
         return self._work_of(PairScoring, "is no cross-encoder")
 
     async def count_tokens(self, texts: Sequence[str], chat: ChatPrompt | None) -> tuple[list[int], int]:
-        """Return the token count of each text, and that of the rendered conversation, or 0 if `chat` is None."""
+        """Return the token count of each text, and of the rendered conversation (0 if `chat` is None)."""
         counts = await self.workload.preparation.count(texts)
         if chat is None:
             return counts, 0
@@ -211,7 +211,7 @@ class Models:
 
     @property
     def default_generation(self) -> Generation | None:
-        """The workload of the default model, or None unless this service decodes the model and has it in memory."""
+        """The workload of the default model, or None if the model is remote or not in memory."""
         workloads = [served.workload for served in self.loaded if served.info.name == self._default]
         return next((workload for workload in workloads if isinstance(workload, Generation)), None)
 
@@ -331,7 +331,7 @@ class Models:
                     await self._make_room(entry)
                     entry.loading = asyncio.ensure_future(self._load_model(entry.spec))
                     entry.loading.add_done_callback(lambda done: self._end_loading(entry, done))
-        # The load continues if its caller gives up, because the next caller needs the model too.
+        # The load continues if its caller gives up, because the next caller will need the model.
         return await asyncio.shield(entry.loading)
 
     def _end_loading(self, entry: _Entry, task: asyncio.Task[ServedModel]) -> None:
@@ -348,7 +348,7 @@ class Models:
         entry.retry_at_s = now_s + COOL_DOWN_S
 
     def _raise_recent_failure(self, entry: _Entry) -> None:
-        """Raise the error of a recent load again: another attempt costs seconds and memory, and seldom succeeds."""
+        """Raise the error of a recent load again: a retry costs seconds and memory, and seldom succeeds."""
         wait_s = entry.retry_at_s - self._monotonic_s()
         if wait_s <= 0:
             return
@@ -367,7 +367,7 @@ class Models:
     def _is_room_short(self, wanted: _Entry) -> bool:
         """Return whether a loaded model must be unloaded to make room for the wanted model.
 
-        A model above the limit is loaded only if no other model is loaded.
+        A model larger than the limit is loaded only if no other model is loaded.
         """
         held_bytes = sum(entry.held_bytes for entry in self._entries.values())
         if not self._memory_limit_bytes or not wanted.spec.memory_bytes or not held_bytes:
@@ -387,7 +387,7 @@ class Models:
         return min(settled, key=lambda entry: entry.last_used)
 
     async def _settle(self) -> None:
-        """Wait for unloads that continue although their callers have given up."""
+        """Wait for unloads that continue after their callers have given up."""
         if unloading := [entry.unloading for entry in self._entries.values() if entry.unloading is not None]:
             await asyncio.wait(unloading)
 
@@ -395,7 +395,7 @@ class Models:
         loading, entry.loading = entry.loading, None
         if loading is None:
             return
-        # The unload continues if its caller gives up, because otherwise half of a model would stay in memory.
+        # The unload continues if its caller gives up; otherwise, half a model would stay in memory.
         entry.unloading = asyncio.ensure_future(_close(loading))
         await asyncio.shield(entry.unloading)
 

@@ -1,4 +1,4 @@
-"""Models that pool a sequence of tokens into one row: embedding models (Embed) and cross-encoders (ScorePairs).
+"""Runs models that pool a sequence of tokens into one row: embedding models (Embed) and cross-encoders (ScorePairs).
 
 Each model has one loop, which computes the queued texts of all requests in batches on a separate thread.
 """
@@ -80,7 +80,7 @@ class EmbedderLoop:
         request = _Request({}, len(texts), current_deadline(), asyncio.get_running_loop().create_future())
         self._requests[number] = request
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), context=Context())  # the task also serves other requests
+            self._worker = asyncio.create_task(self._work(), context=Context())  # the worker also serves other requests
         try:
             await request.done
         finally:
@@ -168,7 +168,7 @@ class EmbedderLoop:
 
 
 class PooledWork:
-    """A Workload that owns a model and computes one row per sequence, as a base for embedding and pair scoring."""
+    """A Workload that owns a model and computes one row per sequence; the base of embedding and pair scoring."""
 
     def __init__(self, loop: EmbedderLoop) -> None:
         self.embedder = loop.embedder
@@ -177,7 +177,7 @@ class PooledWork:
 
     @property
     def broken_because(self) -> str:
-        """The reason that the model serves no more requests, or an empty string while it works."""
+        """The reason why the model no longer serves requests, or an empty string while it works."""
         return self._loop.broken_because
 
     def load(self) -> Load:
@@ -285,7 +285,7 @@ class PairScoring(PooledWork):
         layout, window = self._layout, self.embedder.model.context_window
         query_tokens = self._tokens(layout.query_lead + query)
         layout.check_query(query_tokens, window)
-        # Text beyond this length cannot fit into the window. Cutting the text limits the time that tokenization takes.
+        # Text beyond this length cannot fit into the window. Cutting it limits the time for tokenization.
         longest = window * self.embedder.longest_token_bytes
         cut_texts = ((layout.text_lead + text)[:longest] for text in texts)
         return [layout.join(query_tokens, self._tokens(text), window) for text in cut_texts]

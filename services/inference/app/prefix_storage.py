@@ -1,14 +1,14 @@
 """Stores the KV cells of repeated prompts outside the process, and restores them before a request is submitted.
 
 Theory of operation. All models of a service share one `BlockStorage`. It has a thread that writes blocks, and at most
-one thread for reading blocks. The engine's thread only copies cells into a bounded queue. `Submission` names the blocks
+one thread that reads blocks. The engine's thread only copies cells into a bounded queue. `Submission` names the blocks
 of a prompt. It reads the blocks that are missing from the cache, for a limited time, before it passes the request to
 the engine's loop.
 
 Invariants:
     1. The engine never waits for the writer: a block that does not fit into the writer's queue is dropped and counted.
     2. While a reading thread is stuck, no other reading thread starts.
-    3. Requests with at most MAX_WAITING distinct prompts wait to read. If reads are slower than requests, further
+    3. At most MAX_WAITING distinct prompts wait to be read. If reads are slower than requests arrive, further
        prompts are computed.
     4. After any failure of the store, the prompt is computed.
 """
@@ -38,7 +38,7 @@ MAX_WAITING = 4
 _CLOSE_S = 5.0
 
 log = get_logger(__name__)
-READ_S = 2.0  # maximum time that a prompt waits for the store
+READ_S = 2.0  # maximum time for which a prompt waits for the store
 REST_S = 30.0  # pause of reads after a slow read
 
 
@@ -74,7 +74,7 @@ class BlockStorage:
 
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[bool]:
-        """Wait until this prompt may read from the store, and yield True.
+        """Wait until this prompt may be read from the store, and yield True.
 
         Yields False at once if too many prompts wait. `name` is the name of the prompt's last block.
         """
@@ -92,7 +92,7 @@ class BlockStorage:
         """Queue a block of `tokens` tokens for writing. Callable from any thread.
 
         Returns False if the queue is full. Cells are copied only if the queue has room for a block as large as the last
-        block, so a stuck store does not make the engine copy cells.
+        block, so the engine copies no cells while the store is stuck.
         """
         cells = None
         if self._queued_bytes + self._last_block_bytes <= self._max_queued_bytes:
@@ -137,7 +137,7 @@ class BlockStorage:
 
     def _write(self, name: str, cells: Cells, tokens: int) -> None:
         try:
-            if self._store.touch(name):  # written earlier by this or another replica
+            if self._store.touch(name):  # this or another replica has already written the block
                 return
             is_written = self._store.write(name, cells)
         except Exception:
@@ -191,12 +191,12 @@ class Submission:
         self._blocks = storage.blocks if storage is not None else None
         self._read_s = read_s
         self._rests_until_s = -math.inf
-        # The limit is twice the size of the cells, because a file also has positions and some models have two caches.
+        # The limit is twice the size of the cells: files also contain positions, and some models have two caches.
         self._max_block_bytes = 2 * BLOCK_TOKENS * loop.engine.kv_bytes_per_token + 1024 * 1024
 
     @property
     def _max_blocks(self) -> int:
-        """The maximum number of blocks in host memory, which may change because a cell's size depends on the tuning."""
+        """The maximum number of blocks in host memory. It changes with the tuning, which determines the cell size."""
         return self.loop.max_parked_tokens // BLOCK_TOKENS
 
     async def submit(self, request: DecodeRequest, deliver: Deliver) -> int:
@@ -242,7 +242,7 @@ class Submission:
         try:
             return await asyncio.wrap_future(fetch)
         except asyncio.CancelledError:
-            if now_s() - started_s >= self._read_s / 2:  # the other half may have been spent waiting to read
+            if now_s() - started_s >= self._read_s / 2:  # the other half may have been spent on waiting to read
                 self._rests_until_s = now_s() + REST_S
                 log.warning("the store of prefixes is slow, and not read for some time", seconds=REST_S)
             raise

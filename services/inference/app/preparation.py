@@ -1,4 +1,4 @@
-"""Threads that prepare requests for one model: they tokenize, render, count, and encode images, but never decode.
+"""Runs the threads that prepare requests for a model: they tokenize, render, count and encode images, but never decode.
 
 Preparing an image takes a second or more. A worker process decodes the image file. A thread encodes one image at a time
 while the engine runs its steps. Encoded images are cached.
@@ -7,9 +7,9 @@ Invariants:
     1. A text with more bytes than the context window can hold is rejected before it is tokenized.
     2. At most `max_waiting` calls and `MAX_WAITING_IMAGES` images wait; any further call or image is rejected.
     3. `close` returns only after the last thread has stopped using the model, even if the caller of that thread has
-       gone.
+       left.
     4. An image that cannot be decoded or encoded fails only the requests that contain the image.
-    5. Tenants do not share encoded images, so the time to encode an image never reveals another tenant's image.
+    5. Tenants do not share encoded images, so that the encoding time never reveals another tenant's image.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Preparation:
         self._is_closing = False
 
     async def run(self, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-        """Run a function that may use the model. The function runs to its end even if the caller gives up.
+        """Run a function that may use the model. The function runs to completion even if the caller gives up.
 
         Raises the function's errors, Overloaded (INFERENCE_OVERLOADED) if too many calls wait, and Unavailable
         (INFERENCE_MODEL_UNAVAILABLE) while the model is being closed.

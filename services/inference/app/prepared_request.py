@@ -171,8 +171,8 @@ class PromptTokenizer:
     def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], thinks: bool | None) -> str:
         """Render a conversation.
 
-        If the template rejects it, all system messages are joined at the beginning, and then the neighbours of one
-        role, because many templates take a single system message or require that users and assistants take turns.
+        If the template rejects it, first all system messages are joined at the beginning, and then neighbours of one
+        role, because many templates accept only one system message or require users and assistants to alternate.
         """
         try:
             return self._template.render(messages, tools, thinks=thinks)
@@ -205,7 +205,7 @@ class RequestPreparer:
     Args:
         engine: The engine of the model.
         template: The model's chat template.
-        may_draft: Whether to draft tokens, by prompt lookup and by a draft model.
+        may_draft: Whether to draft tokens, by prompt lookup and with a draft model.
         new_seed: Returns a seed for a request without a seed.
         shared_prompts: The prefixes of system messages that tenants share in the cache.
     """
@@ -255,7 +255,7 @@ class RequestPreparer:
             request: The request.
             matcher: Enforces the request's constraint or its tool call.
             images: The images of the request's messages, in order.
-            offered_call: Holds the calls of a model that may, but need not, call a tool. Only without `matcher`.
+            offered_call: Holds the calls of a model that may call a tool but need not. Only without `matcher`.
 
         Raises InvalidRequest, with the code INFERENCE_CONTEXT_EXCEEDED if the prompt does not fit into the context
         window.
@@ -352,7 +352,7 @@ class RequestPreparer:
 
 
 def _form_of_answers(form: AnswerForm, request: InferenceRequest, offered_call: CallForm | None) -> AnswerForm:
-    """Return a prompt's form of answers under what the decoder enforces."""
+    """Return a prompt's form of answers, adapted to the request's constraint and offered call."""
     if request.constraint is not None:
         return form.under_constraint()
     if offered_call is not None:

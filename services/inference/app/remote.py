@@ -40,7 +40,7 @@ from services.inference.ports import RemoteEngine
 RETRY_AFTER_S = 1.0
 
 ResultT = TypeVar("ResultT")
-COUNTS_PATIENCE_S = 5.0  # limit for the messages after the last text: the counts and the end of the stream
+COUNTS_PATIENCE_S = 5.0  # time limit for the messages after the last text: the counts and the end of the stream
 
 
 async def within_limits(awaited: Awaitable[ResultT], clock: Clock, model: str, silence_s: float = math.inf) -> ResultT:
@@ -101,7 +101,7 @@ class RemoteLimits:
     silence_s: float
 
     def make_places(self) -> FairPlaces:
-        """Return the places of concurrent calls. Callers of one engine share them by tenant."""
+        """Return the places for concurrent calls of an engine, which tenants share fairly."""
         return FairPlaces(
             self.max_concurrent,
             waiting=self.queue_capacity,
@@ -223,7 +223,7 @@ class RemoteGeneration:
         return Started(self._model.info, prompt_tokens, cached, seed, inference_id)
 
     async def _next(self, chunks: AsyncGenerator[Chunk, None], answers: RemoteAnswers) -> Chunk | None:
-        """Return the next chunk, or None at the end. After the end of all candidates, a failure counts as the end."""
+        """Return the next chunk, or None at the end. Once all candidates have ended, a failure counts as the end."""
         silence_s = self._limits.silence_s
         if answers.have_ended:
             silence_s = min(silence_s, COUNTS_PATIENCE_S)

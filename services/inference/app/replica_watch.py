@@ -1,4 +1,4 @@
-"""Reports the load and cache of running models to callers that choose among replicas, and detects a stuck model."""
+"""Reports the load and cache of running models to callers that choose among replicas, and detects stuck models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
 
 class ReplicaWatch:
-    """Serves all watchers of this replica, which share each reading of the cache."""
+    """Serves all watchers of this replica. They share each reading of the cache."""
 
     def __init__(self, models: Models, clock: Clock) -> None:
         self._models = models
@@ -99,9 +99,9 @@ class ReplicaWatch:
 async def wait_until_broken(
     models: Models, *, step_timeout_s: float, clock: Clock, interval_s: float = CHECK_INTERVAL_S
 ) -> str:
-    """Wait until a model is broken, and return the reason: a step longer than `step_timeout_s`, or a dead thread.
+    """Wait until a model is broken, and return the reason: a step beyond `step_timeout_s`, or a dead thread.
 
-    The model's requests have then failed with INFERENCE_MODEL_UNAVAILABLE, and the model rejects new requests.
+    The model's requests then have failed with INFERENCE_MODEL_UNAVAILABLE, and the model rejects new requests.
     """
     while True:
         for served in models.loaded:

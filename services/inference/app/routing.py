@@ -1,4 +1,4 @@
-"""Serves Infer with the models of a route: the first model with output answers, and the other models are cancelled."""
+"""Serves Infer with the models of a route: the first model with output answers, and the others are cancelled."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ log = get_logger(__name__)
 
 
 class _Entrant:
-    """A model in the race. A task reads the model's events, and pauses after two events until the model has won.
+    """A model in the race. An asyncio task reads the model's events, and pauses after two until the model has won.
 
     Attributes:
-        spoken: A future that is done at the first event after Started, or at a failure.
+        spoken: A future that completes with the first event after Started, or with a failure.
         failure: The failure before any output, or None if there was output.
     """
 
@@ -110,7 +110,7 @@ class Route:
         self._clock = clock
 
     def load(self) -> Load:
-        """Return no load, because the route's models report their own load."""
+        """Return an empty load, because the route's models report their own loads."""
         return Load()
 
     def stuck_for_s(self, now_s: float) -> float:  # noqa: ARG002 - the watchdog watches its models
@@ -185,7 +185,7 @@ class Route:
 
 
 def _may_others_succeed(failure: Exception | None) -> bool:
-    """Return whether a failure concerns only one model rather than the request or its deadline."""
+    """Return whether a failure concerns only one model, not the request or its deadline."""
     return isinstance(failure, Unavailable | Overloaded | Internal | PreconditionFailed)
 
 

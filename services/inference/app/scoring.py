@@ -63,7 +63,7 @@ async def score_continuations(
 async def score_branches(
     generation: Generation, prompt: ChatPrompt | str, branches: Sequence[ScoreBranch]
 ) -> tuple[list[BranchScores], TokenUsage]:
-    """Return the scores of each branch, in order, and the usage. The branches' common prefix is computed once.
+    """Return the scores of each branch, in order, and the usage. The common prefix of the branches is computed once.
 
     Raises InvalidRequest if there are too many branches or continuations, and the errors of `score_continuations`.
     """
@@ -157,7 +157,7 @@ async def _read(
     """
     tokens = (*prompt, *branch.ending)
     kept_tokens = None
-    if branch.ending:  # repetition is unlikely, and cells left in the cache would slow every later step
+    if branch.ending:  # repetition is unlikely, and cells in the cache would slow down every later step
         kept_tokens = len(prompt)
     request = DecodeRequest(
         tokens=tokens,

@@ -1,8 +1,8 @@
-"""Measures in idle moments how the engine runs fastest, applies the result between requests, and stores it.
+"""Measures the fastest engine settings in idle moments, applies them between requests, and stores them.
 
-Until a result is applied, the engine runs with safe defaults. A new request ends the measurement at once. Complete
-rounds still count when the measurement continues. Results from a busy machine, and results that do not repeat, are
-discarded.
+Until a result is applied, the engine runs with safe defaults. A new request ends the measurement at once, but complete
+rounds still count when the measurement continues. Results from a busy machine, and results that cannot be reproduced,
+are discarded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TuningState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When to measure: `idle_s` after the last request, and `again_s` after a failed attempt.
+    """The times of measurements: `idle_s` after the last request, and `again_s` after a failed attempt.
 
     The load is checked every `review_s` seconds.
     """
@@ -63,15 +63,15 @@ class Tuner:
     Args:
         defaults: The tuning until a measurement succeeds.
         given: Settings by name, which override measured values.
-        prober: Measures rounds. It is None if measuring is impossible, for the reason in `note`.
+        prober: Measures rounds. None if measuring is impossible, for the reason in `note`.
         store: Stores a tuning for the next start.
         in_use: Set while a request runs.
         apply: Changes the engine between requests.
         load: Returns the seconds of recent steps, by kind of step.
         clock: The clock for the times of measurements.
         measured: The stored tuning of an earlier start.
-        note: The reason that no tuning was measured yet.
-        pace: When to measure.
+        note: The reason why no tuning has been measured yet.
+        pace: The times of measurements.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Tuner:
         if self._prober is None:
             return
         if self._store is not None and not self._is_measured and (reason := self._store.save(None)):
-            # A tuning that cannot be stored would be measured at every start, so nothing is measured.
+            # A tuning that cannot be stored would be measured again at every start, so nothing is measured.
             self.note = f"not measured, because {reason}: set XDG_CACHE_HOME, or ask with `pagantic tune`"
             log.warning("a tuning cannot be kept: the defaults stay", reason=reason)
             await self._requested.wait()
@@ -145,7 +145,7 @@ class Tuner:
                 await self._pause()
 
     async def _follow_load(self) -> None:
-        """Adapt the attention to the load until a measurement is requested."""
+        """Adapt the attention setting to the load until a measurement is requested."""
         is_refused = False
         while not self._requested.is_set():
             with contextlib.suppress(TimeoutError):
@@ -258,6 +258,6 @@ class Tuner:
 
     def _report(self, reason: str) -> None:
         self.note = reason
-        if not self._is_reported:  # log only once, because a machine may be busy for days
+        if not self._is_reported:  # logged only once, because a machine may be busy for days
             self._is_reported = True
             log.info("not measured yet; DescribeEngine shows the progress", reason=reason)

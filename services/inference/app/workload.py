@@ -1,4 +1,4 @@
-"""Defines the protocols of running models that generate text, make embeddings or score pairs, and their load."""
+"""Defines the protocols of running models that generate text, compute embeddings or score pairs, and their load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Load:
 
     @property
     def kv_used_ratio(self) -> float:
-        """The share of the KV cache's cells in use, from 0 to 1, or 0 if there is no cache."""
+        """The fraction of the KV cache's cells in use, from 0 to 1; 0 if there is no cache."""
         return self.kv_used_tokens / max(1, self.kv_capacity_tokens)
 
     def __add__(self, other: Load) -> Load:
@@ -43,7 +43,7 @@ class Load:
 
 
 class TextPreparation(Protocol):
-    """Tokenizes texts and counts tokens for a model. The counts are estimates if another engine has the tokenizer."""
+    """Tokenizes texts and counts tokens for a model. Counts are estimates if only another engine has the tokenizer."""
 
     @property
     def is_estimate(self) -> bool:
@@ -68,7 +68,7 @@ class Workload(Protocol):
 
     @property
     def broken_because(self) -> str:
-        """The reason that the model serves no more requests, or an empty string while it works."""
+        """The reason why the model no longer serves requests, or an empty string while it works."""
 
     def load(self) -> Load:
         """Return the load of the model."""
@@ -102,7 +102,7 @@ class TextWorkload(Workload, Protocol):
 
 @runtime_checkable
 class EmbeddingWorkload(Workload, Protocol):
-    """A model that makes embeddings, local or remote."""
+    """A model that computes embeddings, local or remote."""
 
     async def embed(self, texts: Sequence[str]) -> tuple[Vectors, TokenUsage]:
         """Return one vector of unit length per text, in order, and the usage."""

@@ -45,7 +45,7 @@ _TOKENS = "token_embd.weight"
 _FLOAT32_MATRICES = (
     "token_types.weight",
     "position_embd.weight",
-)  # the engine adds these to other values without conversion
+)  # the engine adds these tensors to other values without conversion
 
 Weights = NDArray[np.float32]
 MatrixType = Literal["float16", "bfloat16"]
@@ -63,7 +63,7 @@ def read_safetensors(data: NDArray[np.uint8]) -> dict[str, Weights]:
 
 
 def bert_tensors(weights: Mapping[str, Weights], matrices: MatrixType = "float16") -> dict[str, Tensor]:
-    """Return the needed tensors under the engine's names. Matrices have 16 bits per number, and vectors have 32.
+    """Return the needed tensors under the engine's names. Matrices have 16 bits per number, vectors 32.
 
     Token vectors are always float16, because the engine looks them up and never multiplies by them.
     """
@@ -106,7 +106,7 @@ def bert_metadata(
 
 
 def _tensor_name(name: str) -> str:
-    """Return the engine's name of a tensor, or an empty string if embeddings do not need it."""
+    """Return the engine's name for a tensor, or an empty string if embeddings do not need the tensor."""
     module, _, kind = name.rpartition(".")
     if module in _EMBEDDINGS:
         return f"{_EMBEDDINGS[module]}.{kind}"

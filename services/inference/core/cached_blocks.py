@@ -1,8 +1,8 @@
-"""Logs the cached blocks of one owner's requests as numbered batches of changes that can be replayed.
+"""Logs the cached blocks of an owner's requests as numbered batches of changes that can be replayed.
 
 Theory of operation. A block is BLOCK_TOKENS tokens at a multiple of that length in a sequence. The block before it is
 its parent. Blocks have numbers instead of hashes, so that two blocks never collide. `take` compares the current cache
-with the cache at the last call, and appends the changes to a bounded history. A reader requests the batches from a
+with the cache at the previous call, and appends the changes to a bounded history. A reader requests the batches from a
 sequence number on. If the history no longer contains that number, the reader gets a snapshot of all blocks instead.
 
 Invariants:
@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The size by which this batch counts towards the history's maximum size."""
+        """The size of this batch in the history, which has a maximum size."""
         return 1 + len(self.stored) + len(self.removed)
 
 
@@ -112,7 +112,7 @@ class BlockLog:
             self._append(time_s, stored=blocks)
 
     def since(self, sequence: int, time_s: float) -> Sequence[Batch]:
-        """Return the batches from a sequence number on, or a current snapshot if the history lacks any of them."""
+        """Return the batches from a sequence number on, or a current snapshot if any of them has left the history."""
         if not self.sequence - len(self._history) < sequence <= self.sequence + 1:
             return self._snapshot(time_s)
         return [batch for batch in self._history if batch.sequence >= sequence]

@@ -1,7 +1,7 @@
 """Chooses the texts of each batch, and scales vectors to unit length.
 
 Texts of all requests share batches. A batch begins with the request that has the fewest computed tokens so far, so that
-a short request need not wait for a long request. Every second batch begins with a text of the oldest request, so that
+short requests need not wait for long requests. Every second batch begins with a text of the oldest request, so that
 new requests cannot starve that request. The rest of the batch is filled with texts that fit, longest first.
 """
 

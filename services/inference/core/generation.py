@@ -57,7 +57,7 @@ class ChatPrompt:
 
     @property
     def shown(self) -> ChatPrompt:
-        """The prompt without empty messages. The last message stays, because an ending may be added to it."""
+        """The prompt without empty messages. The last message is kept, because an ending may be added to it."""
         *earlier, last = self.messages
         return replace(self, messages=(*(message for message in earlier if message.is_shown), last))
 
@@ -116,9 +116,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """A prompt and how to continue it.
+    """A prompt and the rules for its continuation.
 
-    A `max_tokens` of 0 selects 2048, or the rest of the context window if that is less. A token in `stop_tokens` ends
+    A `max_tokens` of 0 selects 2048, or the rest of the context window if smaller. A token in `stop_tokens` ends
     the output like the model's own end token. With `reports_tokens`, deltas include their tokens. The output begins
     with the `said_tokens`.
     """
@@ -141,7 +141,7 @@ class InferenceRequest:
 
 
 class FinishReason(StrEnum):
-    """The reason that a candidate ended."""
+    """The reason for the end of a candidate."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -183,7 +183,7 @@ class ScoreBranch:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its bytes, and the natural logarithm of its probability before any mask, penalty or temperature."""
+    """A token, its bytes, and its log-probability (natural) before any mask, penalty or temperature."""
 
     token: int
     piece: bytes
@@ -212,8 +212,8 @@ class Delta:
 class CandidateEnd:
     """Reports that a candidate ended.
 
-    `matched_stop` is the stop string or the token of `stop_tokens` that ended it. `calls_held` is set if there are tool
-    calls and the decoder held the arguments of each to the schema of its tool.
+    `matched_stop` is the stop string or stop token that ended the candidate. `calls_held` means that there are tool
+    calls, and that the decoder enforced the schema of the tool on the arguments of each call.
     """
 
     candidate_index: int

@@ -16,7 +16,7 @@ CAPABILITY = SCORE_PAIRS
 
 @dataclass(frozen=True, slots=True)
 class PairLayout:
-    """The tokens and white space that a model expects around a query and a text.
+    """The tokens and white space that a model expects around query and text.
 
     Attributes:
         before: The tokens before the query.
@@ -52,7 +52,7 @@ class PairLayout:
             )
 
     def join(self, query: Sequence[int], text: Sequence[int], window: int) -> list[int]:
-        """Return the sequence for a query and a text, which is truncated if it does not fit.
+        """Join a query and a text into a sequence. The text is truncated if the sequence does not fit.
 
         The query must have passed `check_query`.
         """

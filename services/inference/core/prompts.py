@@ -1,8 +1,8 @@
 """Turns a conversation into input for the model's chat template, whether or not the template supports tools.
 
 A rendered chat prompt is tokenized so that the template's own `<|im_end|>` is the control token. If a user's message
-contained those characters, it could end its turn and speak as the system. Therefore, `ControlTextGuard` hides the
-control texts of messages behind a marker while the template renders. Afterwards, it tokenizes them as plain characters.
+contained these characters, it could end its turn and speak as the system. Therefore, `ControlTextGuard` hides the
+control texts of messages behind marks while the template renders. Afterwards, they are tokenized as plain characters.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _content(message: Message) -> str | list[str | None]:
 
 
 def with_image_marks(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages whose contents are texts with a mark for each image. The texts must contain no such mark."""
+    """Return messages whose contents are texts with a mark per image. The texts must not contain this mark."""
     return [
         {**message, "content": "".join(IMAGE_MARK if part is None else part for part in content)}
         if isinstance(content := message["content"], list)
@@ -119,9 +119,9 @@ def with_joined_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def with_joined_neighbours(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages in which users and assistants take turns: neighbours of one role are joined by a blank line.
+    """Return messages in which users and assistants alternate: neighbours of one role are joined by a blank line.
 
-    The contents must be texts. Results of tools stay apart.
+    The contents must be texts. Results of tools stay separate.
     """
     joined: list[dict[str, Any]] = []
     for message in messages:
@@ -143,8 +143,8 @@ def plain_messages(
     """Return messages for a template that does not support tools, with calls and results written as text.
 
     A system message describes `tools`. With `is_enforced`, the decoder will enforce a call of one of these tools.
-    Otherwise earlier calls are written in words, because small models copy a call that they see in place of an answer:
-    beside their results while tools can be called, so that no model copies the words in place of a call.
+    Otherwise, earlier calls are written in words, because small models copy a visible call instead of answering. While
+    tools can be called, the words are part of the results, so that models do not copy them instead of a call.
     """
     if not tools:
         return [_plain_message(message, _call_in_words) for message in messages]
@@ -280,14 +280,14 @@ def call_form_constraint(prompt: ChatPrompt, arguments_key: str = "arguments") -
 
 
 def parameters_of(tool: ToolDefinition) -> Any:
-    """Return a tool's parameter schema. A tool without a schema accepts any object."""
+    """Return a tool's parameter schema. Without a schema, a tool accepts any object."""
     if not tool.parameters_json:
         return {"type": "object"}
     return parse_json(tool.parameters_json, is_rewritable=True)
 
 
 def call_schema(tools: Sequence[ToolDefinition], arguments_key: str = "arguments") -> str:
-    """Return the JSON Schema, as text, of a call of one of `tools`. The name comes before the arguments."""
+    """Return, as text, the JSON Schema for a call to one of `tools`. The name comes before the arguments."""
     size = sum(len(tool.parameters_json) for tool in tools)
     if size > MAX_CACHED_SCHEMA_CHARS:
         return _call_schema(tuple(tools), arguments_key)
@@ -324,7 +324,7 @@ class ControlTextGuard:
         self._hidden: list[str] = []
 
     def hide(self, value: Any) -> Any:
-        """Return a JSON value with every control text in its strings replaced by a marker."""
+        """Replace every control text in the strings of a JSON value by a mark."""
         match value:
             case str():
                 return self._pattern.sub(self._mark, value)
@@ -341,7 +341,7 @@ class ControlTextGuard:
         The flag of a piece shows whether control texts in it become control tokens.
         """
         pieces = re.split(f"{_OPEN}(\\d+){_CLOSE}", rendered)
-        # Every second piece is the number of a hidden text.
+        # Every second piece is the index of a piece of hidden text.
         pieces[1::2] = [self._hidden[int(number)] for number in pieces[1::2]]
         return [(piece, index % 2 == 0) for index, piece in enumerate(pieces) if piece]
 
@@ -359,8 +359,8 @@ class SharedPrompts:
     def shared_length(self, tokens: Sequence[int]) -> int:
         """Return the length of the longest declared prefix that a prompt begins with, or 0 if there is none.
 
-        If a prompt begins with only a part of a declared prefix, the length is 0. So no tenant can guess a declared
-        prompt token by token.
+        If a prompt begins with only a part of a declared prefix, the length is 0, so that no tenant can guess a
+        declared prompt token by token.
         """
         matches = (prefix for prefix in self._prefixes if tuple(tokens[: len(prefix)]) == prefix)
         return len(next(matches, ()))

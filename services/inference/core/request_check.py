@@ -1,4 +1,4 @@
-"""Checks the values of a request before a model is used. Knows neither protos nor models."""
+"""Checks the values of a request before a model is used. Independent of protos and models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 1024
 LOWEST_PRIORITY = -10
-MAX_CANDIDATES = 64  # Candidates run like requests, so a few requests with this many candidates fill all slots.
+MAX_CANDIDATES = 64  # Candidates take slots like requests, so a few requests with this many candidates fill all slots.
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
@@ -124,7 +124,7 @@ def _check_stop(stop: Sequence[str]) -> None:
 
 
 def check_options(request: InferenceRequest, model: str, allowed: Collection[str]) -> None:
-    """Raise InvalidRequest if the request has an option that the model does not take."""
+    """Raise InvalidRequest if the request has an option that the model does not support."""
     for option in parse_options("options_json", request.options_json):
         if option in allowed:
             continue

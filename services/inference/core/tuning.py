@@ -1,11 +1,11 @@
-"""Chooses an engine's settings from measurements on the machine and from the load, and records the reasons.
+"""Chooses an engine's settings by measurements on this machine and by the load, and records the reasons.
 
 Theory of operation. A measurement is a series of rounds. Each round measures every candidate once, so that a
 disturbance affects all candidates. A round counts if the machine was quiet. Rounds are combined if they agree. A
 candidate replaces a default only if its lead exceeds the noise.
 
 Flash attention on a CPU visits the cells that a row attends to, row by row. Without flash attention, blocks of rows are
-multiplied with all cells in use. So flash attention is faster where sequences share little, and slower for shared
+multiplied with all cells in use. Flash attention is thus faster where sequences share little, and slower for shared
 prefixes and for prompts. Therefore, steps are measured by kind (`StepKind`), and `follow` weighs the kinds by the
 recent load.
 
@@ -23,15 +23,15 @@ from typing import Any
 
 StepTimes = tuple[float, ...]  # by StepKind
 
-_PROMPT_TOKENS = 33  # more tokens of one sequence than any draft has
+_PROMPT_TOKENS = 33  # exceeds the length of any draft
 _APART_SHARE = 1 / 3  # A row of an APART step attends to at most this share of the cells in use.
-_MEMORY_S = 120.0  # beyond this many seconds of steps, all earlier seconds count half
+_MEMORY_S = 120.0  # after this many seconds of steps, all earlier seconds are halved
 _ENOUGH_S = 20.0  # a shorter load is ignored
 CLOSE = 1.08  # measurements within this factor count as equal, because the noise is as large
-SPREAD = 0.15  # largest distance of a round from the median of all rounds, as a share of the median
+SPREAD = 0.15  # maximum distance of a round from the median of all rounds, as a fraction of the median
 MIN_ROUNDS = 3
 MAX_ROUNDS = 9
-BUSY_CORES = 0.2  # load by other processes in excess of the cores that the engine leaves free
+BUSY_CORES = 0.2  # load of other processes beyond the cores that the engine leaves free
 DEFAULT_SPIN_COUNT = 1000
 DEFAULT_STEP_TOKENS = 64
 GPU_STEP_TOKENS = 512
@@ -204,7 +204,7 @@ def with_given(tuning: Tuning, given: Mapping[str, Any]) -> Tuning:
 
 
 def agreed(rounds: Sequence[Round]) -> Measurements | None:
-    """Return the medians of the quiet rounds that agree, or None if these rounds are too few or a minority."""
+    """Return the medians of the agreeing quiet rounds, or None if these are too few or a minority."""
     quiet = [measured_round.measured for measured_round in rounds if measured_round.is_quiet]
     if len(quiet) < MIN_ROUNDS:
         return None
@@ -218,13 +218,13 @@ def agreed(rounds: Sequence[Round]) -> Measurements | None:
 def may_measure(spent_s: float, idle_s: float) -> bool:
     """Return whether another measurement may begin.
 
-    All measurements together get a small share of the idle time.
+    All measurements together may take a small share of the idle time.
     """
     return spent_s <= FREE_S + IDLE_SHARE * idle_s
 
 
 def choose(measured: Measurements, defaults: Tuning) -> Tuning:
-    """Return the clearly faster values, or else the defaults. Of equally fast step sizes, the smallest is chosen.
+    """Choose clearly faster values, or else the defaults. Among equally fast step sizes, choose the smallest.
 
     Small steps are better because cancellations and new requests wait for the end of a step.
     """

@@ -1,1 +1,1 @@
-"""Serves vLLM's gRPC protocol, so that gateways written for vLLM can use this service's engine."""
+"""Serves vLLM's gRPC protocol, so that gateways for vLLM can use this service's engine."""

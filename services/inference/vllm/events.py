@@ -10,7 +10,7 @@ from smg_grpc_proto.generated import common_pb2 as pb
 from services.inference.app.block_events import BlockEvents, BlockReport, EngineState
 from services.inference.core.cached_blocks import BLOCK_TOKENS, MAX_BATCH_BLOCKS, Batch, CachedBlock
 
-_EVENTS = 2 * MAX_BATCH_BLOCKS  # more events than a batch has
+_EVENTS = 2 * MAX_BATCH_BLOCKS  # exceeds the number of events in a batch
 
 
 class KvEvents:
@@ -116,6 +116,6 @@ def _load_to_proto(report: BlockReport, sample: int) -> pb.EngineLoad:
 
 
 def _active_ratio(state: EngineState) -> float:
-    """Return the share of the KV cache's cells that cannot be freed."""
+    """Return the fraction of the KV cache's cells that cannot be freed."""
     active_tokens = max(0, state.load.kv_used_tokens - state.idle_tokens)
     return active_tokens / max(1, state.load.kv_capacity_tokens)

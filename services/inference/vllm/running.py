@@ -1,4 +1,4 @@
-"""Tracks running requests by the ids that callers gave them, so that callers can abort their requests."""
+"""Tracks running requests by caller-given ids, so that callers can abort their requests."""
 
 from __future__ import annotations
 

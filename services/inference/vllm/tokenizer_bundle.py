@@ -37,7 +37,7 @@ def bundle_tokenizer(folder: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in (TOKENIZER, *_OTHERS):
             if (folder / name).is_file():
-                # Without dates, the archive is always the same.
+                # Constant dates make the archive reproducible.
                 archive.writestr(zipfile.ZipInfo(name), _read(folder / name), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 

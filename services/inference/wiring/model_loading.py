@@ -1,4 +1,4 @@
-"""Describes the models of MODEL_PATH and MODELS by files and specs, and loads them with the current tuning."""
+"""Describes the models of MODEL_PATH and MODELS by their files and specs, and loads them with the current tuning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from services.inference.ports import TextEmbedder
 from services.inference.settings import BUNDLED, InferenceSettings
 from services.inference.wiring.text_generation import AllWorkers, load_generation
 
-IDLE_SEQUENCES = 96  # ids for finished sequences whose tokens can still be shared
+IDLE_SEQUENCES = 96  # sequence ids for finished sequences with tokens that can still be shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class ModelLoader:
         return ModelSpec(info, files.size_bytes)
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
-        """Use this tuning for models that are loaded from now on."""
+        """Set the tuning for models that are loaded later."""
         settings = self._settings
         self._options = EngineOptions(
             context_tokens=settings.context_tokens,
@@ -177,7 +177,7 @@ class ModelLoader:
         )
 
     def disable_extra_bufts(self) -> None:
-        """Disable the engine's extra buffer types for models that are loaded from now on."""
+        """Disable the engine's extra buffer types for models that are loaded later."""
         self._options = replace(self._options, use_extra_bufts=False)
 
     def _check_digest(self, alias: str) -> None:

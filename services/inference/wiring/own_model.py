@@ -68,7 +68,7 @@ async def _load_and_check(models: Models, loader: ModelLoader, file: TuningFile)
         if not checking.done():
             log.info("trying the engine on this CPU")
         if not await checking:
-            await models.close()  # reload before the model decodes anything
+            await models.close()  # the model is reloaded before it decodes anything
             file.use_extra_bufts = False
             loader.disable_extra_bufts()
             await _load(models, alias)

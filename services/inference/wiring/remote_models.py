@@ -112,7 +112,7 @@ class RemoteModels:
                     f"alias {alias!r} of REMOTES or ROUTES is the alias of a local model: rename one of them"
                 )
         for alias, remote in settings.remotes.items():
-            endpoint_of(alias, remote)  # fail at the start of the service, not at the first request
+            endpoint_of(alias, remote)  # an invalid key or file fails the start of the service, not the first request
             models[alias] = describe_remote(alias, remote)
         routes = [describe_route(alias, route, models) for alias, route in settings.routes.items()]
         self.specs = [ModelSpec(models[alias], 0) for alias in settings.remotes]
@@ -123,14 +123,14 @@ class RemoteModels:
         return alias in self._settings.remotes or alias in self._settings.routes
 
     def connect(self, info: ModelInfo, use: Use) -> ServedModel:
-        """Return a model that is ready to serve requests. `use` opens the models of a route."""
+        """Return a model that can serve requests. `use` opens the models of a route."""
         route = self._settings.routes.get(info.name)
         if route is None:
             return ServedModel(info, open_remote(info.name, self._settings), self._options_of(info.name))
         hedge_after_s = None
         if route.hedge_after_ms is not None:
             hedge_after_s = route.hedge_after_ms / 1000
-        # Any model of the route may answer, so a request may have the options that all of them take.
+        # Any model of the route may answer, so a request may use only the options that all models support.
         options = frozenset.intersection(*map(self._options_of, route.models))
         workload = Route(info.name, route.models, hedge_after_s=hedge_after_s, use=use, clock=SystemClock())
         return ServedModel(info, workload, options)
@@ -141,7 +141,7 @@ class RemoteModels:
 
 
 def describe_route(alias: str, route: RouteSettings, models: Mapping[str, ModelInfo]) -> ModelInfo:
-    """Return the description of a route, with the capabilities that all its models share and their smallest window.
+    """Return the description of a route: the capabilities that all its models share, and their smallest window.
 
     Raises InvalidRequest if a model is unknown, is another route, or does not accept conversations.
     """
@@ -175,7 +175,7 @@ class LocalModels(Protocol):
         """The spec of the bundled embedding model, if it is served."""
 
     async def load(self, spec: ModelSpec) -> ServedModel:
-        """Load a model in the running system."""
+        """Load a model while the service runs."""
 
 
 def make_models(settings: InferenceSettings, local: LocalModels) -> Models:

@@ -104,7 +104,7 @@ def _step_age_s(models: Models) -> float:
 
 
 def _cache_config(models: Models) -> dict[str, str]:
-    """Return the labels of the corresponding metric of vLLM, which endpoint pickers read."""
+    """Return the labels of vLLM's metric of the same meaning, which endpoint pickers read."""
     blocks = models.load().kv_capacity_tokens // BLOCK_TOKENS
     return {"block_size": str(BLOCK_TOKENS), "num_gpu_blocks": str(blocks)}
 
@@ -147,7 +147,7 @@ class LoadsByTuning(Protocol):
     """A loader of models that accepts a tuning."""
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
-        """Load models with this tuning from now on."""
+        """Set the tuning for models that are loaded later."""
 
 
 @asynccontextmanager
@@ -184,7 +184,7 @@ class NoLocalModels:
     bundled: Sequence[ModelSpec] = ()
 
     def set_options(self, tuning: Tuning, *, use_extra_bufts: bool) -> None:
-        """Do nothing, because no model is loaded with the options."""
+        """Do nothing, because no model is loaded here."""
 
     async def load(self, spec: ModelSpec) -> ServedModel:  # noqa: ARG002
         """Raise PreconditionFailed (CONFIG_NO_ENGINE), because no model can be decoded here."""

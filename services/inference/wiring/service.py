@@ -63,7 +63,7 @@ async def open_storage(settings: InferenceSettings) -> AsyncIterator[Callable[[s
 
 @asynccontextmanager
 async def open_spinning(settings: InferenceSettings) -> AsyncIterator[None]:
-    """Let idle engine threads spin long while other processes leave the cores free. A set SPIN_COUNT stays fixed."""
+    """Let idle engine threads spin long while other processes leave the cores free. SPIN_COUNT overrides this."""
     if settings.spin_count != AUTO:
         yield
         return
@@ -80,11 +80,11 @@ async def open_spinning(settings: InferenceSettings) -> AsyncIterator[None]:
     finally:
         following.cancel()
         await asyncio.wait([following])
-        switch.set_long(True)  # this ends the sleeping team of threads
+        switch.set_long(True)  # ends the sleeping team of threads
 
 
 async def _follow(switch: SpinSwitch, spare: int) -> None:
-    """Switch the spin count according to the load until cancelled. An error ends only this task, not the service."""
+    """Switch the spin count according to the load until cancelled. An error ends the switching, not the service."""
     rule = SpinRule()
     try:
         switch.set_long(False)

@@ -45,14 +45,14 @@ from services.inference.settings import AUTO, MIB, InferenceSettings
 CONSTRAINT_WORKERS = 1
 MAX_CONSTRAINT_S = 1.5
 MAX_CONSTRAINT_MIB = 512
-STREAM_INTERVAL_S = 0.05  # between two messages of a stream; each costs as much as a short step
+STREAM_INTERVAL_S = 0.05  # minimum time between two messages of a stream, each of which costs as much as a short step
 # This is enough for an image with the maximum number of pixels, and for a copy of the image in another color space.
 MAX_IMAGE_MIB = 768
 MAX_IMAGE_S = 5.0
 _CPU_PARKED_MIB = 512
 _GPU_IDLE_TOKENS = 4096
 log = get_logger(__name__)
-MEMO_ROWS = 64  # rows of logits kept for repeated prompts and first tokens
+MEMO_ROWS = 64  # number of rows of logits kept for repeated prompts and first tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class AllWorkers:
         try:
             width, height, pixels = await self.images.run(image_decoding.decode_image, image.media_type, image.data)
         except InvalidRequest as error:
-            if error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX:  # workers use this code for too much work of any kind
+            if error.code is ErrorCode.CONSTRAINT_TOO_COMPLEX:  # workers use this code for every kind of excessive work
                 raise InvalidRequest(f"an image cannot be decoded: {error}") from None
             raise
         return DecodedImage(width, height, base64.b64decode(pixels))
@@ -76,7 +76,7 @@ class AllWorkers:
 
 @asynccontextmanager
 async def open_workers(settings: InferenceSettings) -> AsyncIterator[AllWorkers]:
-    """Start the workers. Threads that start later have a stack that is large enough to build a constraint."""
+    """Start the workers. Threads that start later have a stack large enough to build a constraint."""
     threading.stack_size(STACK_BYTES)
     waiting = settings.queue_capacity + settings.max_running
     limits = WorkerLimits(
@@ -142,13 +142,13 @@ def load_draft_engine(engine: LlamaCppEngine, settings: InferenceSettings, optio
         ) from None
     drafts = DraftEngine(draft, vocabulary_size=shared, limits=_limits(engine, draft, settings), clock=SystemClock())
     drafts.measure()
-    release_threads()  # the engine runs on another thread, so this thread needs no pool
+    release_threads()  # the engine will run on another thread, so this thread needs no pool
     log.info("draft model loaded", model=path.name, shared_tokens=shared)
     return drafts
 
 
 def _limits(engine: LlamaCppEngine, draft: LlamaCppEngine, settings: InferenceSettings) -> CacheLimits:
-    """Return the draft model's share of the cache limits, so that both models may park the same tokens."""
+    """Return the draft model's share of the cache limits, so that both models can park the same tokens."""
     limits = cache_limits(settings, engine.kv_capacity_tokens)
     parked_bytes = 0
     if draft.cell_format:

@@ -1,8 +1,7 @@
-"""Loads a deployment's custom scorers, which are functions that installed packages offer as entry points.
+"""Loads a deployment's custom scorers: functions that installed packages provide as entry points.
 
-A function takes the query and the texts of the chunks, and returns a number for each text, where higher is better. It
-runs in a thread, which Python cannot stop. If a call takes too long, it fails, but its thread continues and counts as
-busy.
+A function takes the query and the texts of the chunks, and returns one number per text; higher is better. Python cannot
+stop the thread of a call, so a call that times out fails while its thread continues and counts as busy.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = get_logger(__name__)
 
 
 class _WrongError(Exception):
-    """Describes an error of a function or of its result, in a message for callers."""
+    """A scorer function raised, or returned an invalid result. The message is meant for callers."""
 
 
 class CustomScorer:
@@ -53,7 +52,7 @@ class CustomScorer:
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
         """Return a score for each chunk.
 
-        Raises Internal if the function fails or takes too long, and Overloaded while too many calls run.
+        Raises Internal if the function fails or times out, and Overloaded if too many calls are already running.
         """
         name, texts = self.info.name, [chunk.content for chunk in chunks]
         if not self._free.acquire(blocking=False):
@@ -63,7 +62,7 @@ class CustomScorer:
             )
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sequence[float]] = loop.create_future()
-        # The thread is marked daemon, so that a function that never ends does not keep the service from stopping.
+        # The thread is a daemon, so a function that never returns cannot block the shutdown of the service.
         threading.Thread(target=self._run, args=(loop, done, query, texts), daemon=True).start()
         try:
             return list(await asyncio.wait_for(done, self._timeout_s))
@@ -80,7 +79,7 @@ class CustomScorer:
         except _WrongError as error:
             _settle(loop, done, error)
         except BaseException as error:
-            # The text of the error may quote the chunks, so only the log contains it.
+            # The error text may quote the chunks, so it goes only to the log.
             log.exception("a custom scorer failed", scorer=self.info.name)
             _settle(loop, done, _WrongError(f"it raised {type(error).__name__}; the service's log has the traceback"))
         else:
@@ -124,7 +123,7 @@ def _settle(
 
     try:
         loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed, so no caller waits any more
+    except RuntimeError:  # the event loop is closed, so no caller is waiting
         return
 
 

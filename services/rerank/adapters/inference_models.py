@@ -15,7 +15,7 @@ from pagantic_common.rpc.inference.embedder import InferenceEmbedder
 from pagantic_common.rpc.inference.pools import InferencePools
 from services.rerank.ports import Continuation
 
-CALL_S = 60.0  # for 256 embeddings, 32 pairs or one judgement; the caller's deadline counts too
+CALL_S = 60.0  # for 256 embeddings, 32 pairs or one judgement; the caller's deadline also applies
 
 
 class InferenceModels:
@@ -44,7 +44,7 @@ class InferenceModels:
         return list(reply.scores)
 
     async def weigh(self, model: str, prompt: Sequence[Message], continuations: Sequence[str]) -> list[Continuation]:
-        """Return each continuation's log-probability after the prompt, which the model's template renders."""
+        """Return each continuation's log-probability after the prompt, rendered with the model's chat template."""
         chat = generation_pb2.ChatPrompt(messages=map(message_to_proto, prompt))
         request = pb.ScoreRequest(model=model, chat=chat, continuations=continuations)
         pool = self._pools.of(model)

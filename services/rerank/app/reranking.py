@@ -22,7 +22,7 @@ class Reranking:
     Args:
         scorers: The scorers that requests may name.
         embedding: The scorer whose embeddings measure the difference between chunks.
-        default: The weights of the scorers for requests that name no scorers. There is at least one.
+        default: The weights by scorer name for requests that name no scorers. At least one weight is given.
     """
 
     def __init__(self, scorers: Sequence[Scorer], embedding: EmbeddingScorer, default: Mapping[str, float]) -> None:
@@ -34,7 +34,7 @@ class Reranking:
 
     @property
     def infos(self) -> list[tuple[ScorerInfo, float]]:
-        """The descriptions of the scorers for callers, with their default weights. The default scorers come first."""
+        """The descriptions of the scorers for callers, with their default weights; default scorers come first."""
         weights = {weighted.name: weighted.weight for weighted in self._default}
         names = [*weights, *(name for name in self._scorers if name not in weights)]
         return [(self._scorers[name].info, weights.get(name, 0.0)) for name in names]
@@ -42,7 +42,7 @@ class Reranking:
     async def rerank(self, query: str, chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
         """Return the chunks to keep, with their new scores.
 
-        The best chunks come first, and ties keep their order. If the policy has diversity, the chunks are in the order
+        The best chunks come first, and ties keep their order. If the policy sets a diversity, the chunks are in order
         of maximal marginal relevance. Raises InvalidRequest if a scorer is unknown, the query is empty, or a value is
         out of its range. Also raises the errors of the scorers.
         """
@@ -51,9 +51,9 @@ class Reranking:
         scorers = [self._find(weighted) for weighted in policy.scorers]
         if not query.strip():
             raise InvalidRequest("query is empty")
-        # This runs in a thread, because a full request takes long enough to delay other requests.
+        # This runs in a thread, because checking a request of maximum size would block the event loop.
         await asyncio.to_thread(check_chunks, chunks)
-        # The scorers run in turn, because scorers that use models would only compete for the same engine.
+        # The scorers run one after another, because concurrent model calls would only compete for the same engine.
         columns = [
             Column(weighted, await scorer.score(query, chunks, weighted.model), scorer.info.min_score)
             for weighted, scorer in zip(policy.scorers, scorers, strict=True)

@@ -1,4 +1,4 @@
-"""Scores chunks by their words, their retrieval scores and their embeddings, and with a cross-encoder."""
+"""Scorers that use words, retrieval scores, embeddings or a cross-encoder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pagantic_common.domain.text.ranking import Vectors, diversify
 from pagantic_common.domain.text.scoring import TextIndex
 from services.rerank.ports import PairScorer, Scorer, ScorerInfo
 
-TEXTS_OF_A_CALL = 32  # a cross-encoder needs as long for one text as an embedding model for many texts
+TEXTS_OF_A_CALL = 32  # a cross-encoder spends as much time on one text as an embedding model on many
 
 
 class EmbeddingScorer:
-    """A Scorer that returns the cosine of the embeddings of query and chunk.
+    """A Scorer that returns the cosine similarity of the embeddings of query and chunk.
 
     Args:
         embedder: Computes the embeddings.
@@ -33,7 +33,7 @@ class EmbeddingScorer:
         self._model = model
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:
-        """Return the cosine of the embeddings of the query and each chunk, or None for a blank chunk."""
+        """Return the cosine similarity of the query and each chunk, or None for a blank chunk."""
         scored = [position for position, chunk in enumerate(chunks) if chunk.content.strip()]
         scores: list[float | None] = [None] * len(chunks)
         if not scored:
@@ -49,7 +49,7 @@ class EmbeddingScorer:
     async def spread(self, chunks: Sequence[Chunk], diversity: float, limit: int, model: str) -> list[Chunk]:
         """Return at most `limit` chunks by maximal marginal relevance.
 
-        A blank chunk counts as unlike any other chunk.
+        A blank chunk counts as dissimilar to every other chunk.
         """
         texts = [chunk.content for chunk in chunks if chunk.content.strip()]
         if not texts:
@@ -65,7 +65,7 @@ class EmbeddingScorer:
 class CrossEncoderScorer:
     """A Scorer that returns the probability that a cross-encoder assigns to a chunk.
 
-    If a chunk is too long for the model, only its beginning is read. If a query is too long, only its end is read.
+    A chunk that is too long for the model is cut at its end. A query that is too long is cut at its beginning.
 
     Args:
         pair_scorer: Calls the models.
@@ -107,20 +107,20 @@ class IndexScorer:
         self._search = search
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
-        """Return a score for each chunk, which is 0 if the chunk contains no term of the query."""
+        """Return a score for each chunk; 0 if the chunk contains no term of the query."""
         texts = [chunk.content for chunk in chunks]
-        # This runs in a thread, because a full request takes long enough to delay other requests.
+        # This runs in a thread, because scoring a request of maximum size would block the event loop.
         scores = await asyncio.to_thread(lambda: self._search(TextIndex(texts), query))
         return [scores.get(position, 0.0) for position in range(len(texts))]
 
 
 class RetrieverScorer:
-    """A Scorer that returns the score that each chunk already has."""
+    """A Scorer that returns each chunk's existing score."""
 
     info = ScorerInfo("retriever", "the score that the chunk came with", -math.inf, math.inf)
 
     async def score(self, query: str, chunks: Sequence[Chunk], model: str) -> list[float | None]:  # noqa: ARG002
-        """Return the score that each chunk already has."""
+        """Return the existing score of each chunk."""
         return [chunk.score for chunk in chunks]
 
 

@@ -37,8 +37,8 @@ class WeightedScorer:
 class RerankPolicy:
     """The scorers, and the rules for the chunks to keep.
 
-    Without scorers, the service's default scorers apply. A limit of 0 means no limit. `fusion` is None if only a newer
-    version knows the requested fusion.
+    Without scorers, the service's default scorers apply. A limit of 0 means no limit. `fusion` is None if this version
+    does not know the requested fusion.
     """
 
     scorers: tuple[WeightedScorer, ...] = ()

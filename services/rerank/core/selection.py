@@ -18,7 +18,7 @@ from services.rerank.core.policy import RerankPolicy, WeightedScorer
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The scores of a scorer by position. A score of None means that the chunk has no score and counts as `lowest`."""
+    """A scorer's scores by position. None means that the chunk has no score and counts as `lowest`."""
 
     scorer: WeightedScorer
     scores: Sequence[float | None]
@@ -48,7 +48,7 @@ def best_first(chunks: Sequence[Chunk], policy: RerankPolicy) -> list[Chunk]:
     The best chunks come first, and ties keep their order.
     """
     kept = [chunk for chunk in chunks if policy.min_score is None or chunk.score >= policy.min_score]
-    kept.sort(key=lambda chunk: chunk.score, reverse=True)  # the sort is stable, also in reverse
+    kept.sort(key=lambda chunk: chunk.score, reverse=True)  # a reverse sort is stable too
     if not policy.max_per_source:
         return kept
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The base model of the configuration files for MCP servers and APIs."""
+"""The base model for the configuration files of MCP servers and APIs."""
 
 from __future__ import annotations
 

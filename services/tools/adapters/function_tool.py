@@ -28,13 +28,13 @@ from pagantic_common.tools.requirements import Requirement, RequirementKind
 from pagantic_common.workers.fair_places import keep_place_until
 from services.tools.ports import Report, make_places
 
-KEPT_S = 2.0  # Tools are listed for each conversation, and a search of PATH reads a folder for each of its parts.
+KEPT_S = 2.0  # Tools are listed for every conversation, and a search of PATH reads many folders.
 
 
 class Machine:
-    """The machine that runs the tools.
+    """Checks requirements on the machine that runs the tools.
 
-    A finding is kept for two seconds, so that a program is seen soon after its installation.
+    Results are cached for two seconds, so a new program is found soon after its installation.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -79,7 +79,7 @@ def _has_network() -> bool:
 
 
 class FunctionToolAdapter:
-    """Calls a function. An async function runs in the event loop, and any other function runs in a separate thread.
+    """Calls a function. An async function runs in the event loop, and any other function in a separate thread.
 
     A function may ask other systems, so it counts as remote. Raises InvalidRequest if a requirement of the tool has an
     unknown form.
@@ -92,8 +92,8 @@ class FunctionToolAdapter:
         self._machine = machine
         self._requirements = [Requirement.parse(text) for text in tool.definition.requires]
         self.places = make_places(tool.max_concurrent, max(1, tool.max_concurrent * 3 // 4))
-        self._abandoned: set[Future[str]] = set()  # calls without a waiting caller
-        self._in_threads: dict[str, Future[str]] = {}  # calls that run in threads, by the ids of their effects
+        self._abandoned: set[Future[str]] = set()  # calls that still run without a caller
+        self._in_threads: dict[str, Future[str]] = {}  # calls that run in threads, by effect id
 
     @property
     def definition(self) -> ToolDefinition:
@@ -102,16 +102,17 @@ class FunctionToolAdapter:
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason that the tool cannot be called.
+        """The reason why the tool cannot be called, or an empty string if it can.
 
-        Calls that never return occupy all its threads, or the machine lacks a requirement.
+        The tool is unavailable if all its threads are stuck in calls that never return, or if the machine lacks a
+        requirement.
         """
         if len(self._abandoned) >= self._tool.max_concurrent:
             return f"{len(self._abandoned)} of its calls were given up and still run"
         return self._machine.lacks(self._requirements)
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:
-        """Return the result, as JSON unless it is text. Raises InvalidArguments, ToolFailed or the function's error."""
+        """Return the result; as JSON if it is not text. Raises InvalidArguments, ToolFailed or the function's error."""
         context = ToolContext(partial(_call_in, asyncio.get_running_loop(), report), effect_id=current_effect_id())
         try:
             values = self._tool.parameters.read(arguments)
@@ -136,7 +137,7 @@ class FunctionToolAdapter:
     async def outcome(self, effect_id: str) -> str:
         """Return the result of a lost call, which may still run in its thread.
 
-        Raises ToolNotRun, and LookupError if the tool cannot say.
+        Raises ToolNotRun, or LookupError if the outcome is unknown.
         """
         if (running := self._in_threads.get(effect_id)) is not None:
             return await asyncio.wrap_future(running)
@@ -153,7 +154,7 @@ class FunctionToolAdapter:
             del self._in_threads[effect_id]
 
     async def _call_in_thread(self, values: Mapping[str, Any]) -> str:
-        """Call the function in a thread. It keeps its place until the function returns, even if the caller has left."""
+        """Call the function in a thread. The call holds its place until the function returns, even without a caller."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         future: Future[str] = Future()
         effect_id = current_effect_id()
@@ -164,11 +165,11 @@ class FunctionToolAdapter:
                 future.set_result(_text_of(context.run(self._tool.function, **values)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 future.set_exception(_as_error(error))
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
                 loop.call_soon_threadsafe(self._forget, effect_id, future)
 
         future.set_running_or_notify_cancel()
-        # A function that never returns must not prevent the service from ending.
+        # The thread is a daemon, so a function that never returns cannot block the shutdown of the service.
         thread = threading.Thread(target=work, name=f"tool-{self.definition.name}", daemon=True)
         thread.start()  # raises RuntimeError if the process is out of threads
         keep_place_until(future)
@@ -181,12 +182,12 @@ class FunctionToolAdapter:
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, report: Report, progress: ToolProgress) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+    with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
         loop.call_soon_threadsafe(report, progress)
 
 
 def _as_error(error: BaseException) -> Exception:
-    """Convert an error to an exception that a task can hold, so that no function can end the service."""
+    """Convert an error to an exception that asyncio can propagate, so that no function can end the service."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration | concurrent.futures.CancelledError):
         return error
     return RuntimeError(f"the function raised {type(error).__name__}")

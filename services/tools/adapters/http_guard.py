@@ -1,6 +1,6 @@
-"""Sends HTTP requests to allowed hosts only, and limits the size of the responses.
+"""Sends HTTP requests only to allowed hosts, and limits the size of responses.
 
-Each name is looked up once, so that the connection goes to the address that was checked.
+Each name is resolved once, so the connection goes to the checked address.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class RequestRefused(httpx2.TransportError):
 
 
 class ResponseTooLarge(httpx2.StreamError):
-    """The body has more bytes than a message may have."""
+    """The body exceeds the maximum size of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The allowed hosts and the largest response body, each with the next step to suggest after a refusal."""
+    """The allowed hosts and the maximum size of a response body, each with advice for the error message."""
 
     hosts: HostAllowlist
     hosts_setting: str
@@ -45,10 +45,10 @@ class Bounds:
 def guarded_client(
     transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str], auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """Return a client on a guarded transport. Callers must limit how long they wait for a response."""
+    """Return a client on a guarded transport. It has no read timeout, so callers must limit their waits."""
     return httpx2.AsyncClient(
         transport=transport,
-        # A compressed body could expand far beyond its size.
+        # A compressed body could expand to far more than its size.
         headers={**headers, "accept-encoding": "identity"},
         timeout=httpx2.Timeout(connect=_CONNECT_TIMEOUT_S, write=_SEND_TIMEOUT_S, read=None, pool=None),
         auth=auth,
@@ -59,7 +59,7 @@ def guarded_client(
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Checks the host and address of each request, and counts the bytes of each response.
 
-    A body whose content type starts with `uncounted_type` is limited by its reader.
+    Bodies whose content type starts with `uncounted_type` are not counted: their reader limits them.
     """
 
     uncounted_type: ClassVar[str | None] = None
@@ -78,7 +78,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return self._bounded(response)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and return the response as it is. Raises RequestRefused."""
+        """Send a request, and return the response unchecked. Raises RequestRefused."""
         host, port = request.url.host, request.url.port or _DEFAULT_PORTS.get(request.url.scheme, 0)
         if not port or not self._bounds.hosts.has_host(host, port):
             advice = f"add it to {self._bounds.hosts_setting}"
@@ -143,7 +143,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def _pinned(request: httpx2.Request, address: Address) -> httpx2.Request:
-    """Return the request with an address in place of its host name. The certificate must still match the name."""
+    """Replace the host name of a request by an address. The certificate must still match the name."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=str(address)),

@@ -1,4 +1,4 @@
-"""Loads the tools of a deployment from the configured modules and from the installed packages."""
+"""Loads the tools of a deployment from configured modules and installed packages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[Tool]:
-    """Return the tools of installed packages and of modules, each given as `package.module` or as the path of a file.
+    """Return the tools of installed packages and of modules, given as `package.module` or as file paths.
 
     A tool that several modules or packages contain counts once. An installed package that cannot be loaded is logged
     and left out. Raises InvalidRequest (CONFIG_INVALID) if a module cannot be imported or has no tool.
@@ -40,7 +40,7 @@ def load_tools(modules: Iterable[str], *, is_installed_included: bool) -> list[T
 
 
 def load_hooks(names: Iterable[str]) -> list[ToolHook]:
-    """Return the hooks that are named `package.module:object` or `path/of/file:object`.
+    """Return the hooks with names `package.module:object` or `path/of/file:object`.
 
     A class is called without arguments. Raises InvalidRequest (CONFIG_INVALID) if an object is not a hook.
     """
@@ -113,7 +113,7 @@ def _import(name: str, number: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(f"there is no file {name!r}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[own_name] = module  # typing resolves the annotations of the module there
+    sys.modules[own_name] = module  # typing resolves the module's annotations in sys.modules
     spec.loader.exec_module(module)
     return module
 

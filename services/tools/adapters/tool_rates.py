@@ -1,4 +1,4 @@
-"""Limits how often tools are called. This process counts the calls."""
+"""Limits the rates of tool calls. Each process counts its own calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ToolRates:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def take(self, tool: str) -> str:
-        """Count a call. Returns the reason that it exceeds the rate, or an empty string if it does not."""
+        """Count a call. Returns the reason for refusal if the call exceeds the rate, or an empty string otherwise."""
         rate = next((rate for pattern, rate in self._rates.items() if fnmatchcase(tool, pattern)), None)
         if rate is None or await self._limiter.hit(rate, tool):
             return ""

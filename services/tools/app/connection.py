@@ -1,7 +1,7 @@
 """Keeps a Model Context Protocol server connected and its tools registered.
 
-A lost server keeps its tools, which report the reason that they cannot be called. It is reconnected after a wait that
-grows with each failure.
+The tools of a lost server stay registered and report the reason why they cannot be called. The server is reconnected
+after a wait that grows with each failure.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from services.tools.ports import McpSession, OpenSession, Report, ServerLost, To
 _MAX_DOUBLINGS = 30
 log = get_logger(__name__)
 
-_numbers = count(1)  # a server that is registered again must not own its earlier tools
+_numbers = count(1)  # a server registered again must not own the tools of its earlier registration
 
 
 def wait_s(failures: int, *, first_s: float, max_s: float, chance: float) -> float:
     """Return the wait in seconds after `failures` consecutive failures.
 
-    The wait doubles from `first_s` to `max_s`. `chance`, between 0 and 1, removes up to half of the wait, so that the
-    clients of a service do not reconnect at the same moment.
+    The wait doubles from `first_s` to `max_s`. `chance`, between 0 and 1, removes up to half of the wait, so that
+    clients do not all reconnect at the same moment.
     """
     doubled_s = first_s * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
     return min(doubled_s, max_s) * (1 - chance / 2)
@@ -56,7 +56,7 @@ class ConnectionLimits:
 
 
 class ServerConnection:
-    """Owns the session of a server. `run` connects the server, and other methods may be called at any time."""
+    """Owns the session of a server. `run` connects the server; other methods may be called at any time."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class ServerConnection:
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason that the server's tools cannot be called now, or an empty string if they can.
+        """The reason why the server's tools cannot be called now, or an empty string if they can.
 
-        Every caller may read this reason, so details that may name programs and hosts appear only in `status`.
+        Every caller may read this reason, so details, which may name programs and hosts, appear only in `status`.
         """
         if self._session is not None and self._state is ServerState.CONNECTED:
             return ""
@@ -193,7 +193,7 @@ class ServerConnection:
             log.warning("a tool of an mcp server is left out", server=self._spec.name, tool=name[:80], reason=reason)
 
     def _select(self, offered: Sequence[OfferedTool]) -> tuple[list[RemoteTool], dict[str, str]]:
-        """Return the tools of an acceptable size, and the reason for each other tool by name."""
+        """Return the usable tools of an acceptable size, and the reason for each omitted tool by name."""
         fitting: list[RemoteTool] = []
         left_out: dict[str, str] = {}
         for tool in offered:
@@ -230,7 +230,7 @@ class ServerConnection:
 
 
 def _name_beside(registered: Collection[str], name: str) -> str:
-    """Return a name for a left-out tool that is distinct from the names of registered tools."""
+    """Return a name for an omitted tool that is distinct from the names of registered tools."""
     return f"{name} (listed again)" if name in registered else name
 
 
@@ -253,7 +253,7 @@ class RemoteTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason that the server cannot be called, or an empty string if it can."""
+        """The reason why the server cannot be called, or an empty string if it can."""
         return self._connection.unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:

@@ -38,7 +38,7 @@ from services.tools.ports import KnowsOutcomes, Rates, Report, Tool, ToolUnavail
 
 FIRST_OPEN_S, MAX_OPEN_S, PROBE_S = 5.0, 60.0, 60.0
 MAX_BREAKERS = 4096
-MAX_WAIT_S = 60.0  # for a place
+MAX_WAIT_S = 60.0  # maximum wait for a place
 MAX_REASON_CHARS = 4096
 OUTCOME_S = 5.0
 
@@ -48,9 +48,9 @@ log = get_logger(__name__)
 class CallGuard:
     """The rate limits of tools, if any, and a circuit breaker for each remote tool and each tenant that calls it.
 
-    `rates` is None if there are no limits. A failure that the tool itself reports counts as an answer. A call that its
-    caller cancelled counts neither as an answer nor as a failure. The calls of a tenant open no breaker of another: an
-    argument alone may keep a tool from answering. The breakers of the most recent calls are kept.
+    `rates` is None if there are no limits. A failure that the tool itself reports counts as an answer. A call cancelled
+    by its caller counts neither as an answer nor as a failure. Breakers are per tenant, because a tenant's arguments
+    alone may keep a tool from answering. Only the most recently used breakers are kept.
     """
 
     def __init__(self, rates: Rates | None, clock: Clock) -> None:
@@ -59,7 +59,7 @@ class CallGuard:
         self._breakers: OrderedDict[tuple[str, str], Breaker] = OrderedDict()
 
     async def refusal_of(self, tool: Tool) -> str:
-        """Return the reason that a call is refused now. Count a permitted call, and return an empty string for it."""
+        """Return the reason for refusing a call now, or count the call as permitted and return an empty string."""
         if self._rates is not None and (refusal := await self._rates.take(tool.definition.name)):
             return refusal
         if not tool.is_remote:
@@ -113,7 +113,7 @@ class Outcome:
 
 
 class _NoPlace(Exception):
-    """The call got no place. It was not run, so even a call of a tool with effects may be sent again."""
+    """The call got no place. It did not run, so it may be retried even if the tool has effects."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -138,7 +138,7 @@ class ToolExecutor:
         self._limits = limits
 
     async def follow(self, call: ToolCall, deadline: Deadline) -> AsyncGenerator[ToolProgress | Outcome, None]:
-        """Run a call. Yields its newest progress whenever the caller asks for the next item, and then the outcome."""
+        """Run a call. Each step of the generator yields the newest progress, and the last step the outcome."""
         has_news = asyncio.Event()
         newest: list[ToolProgress] = []
 
@@ -199,7 +199,7 @@ class ToolExecutor:
         return await self._attempt_all(run, tool, deadline)
 
     async def find_outcome(self, name: str, effect_id: str) -> LostCall:
-        """Ask a tool for the end of a lost call. A tool that cannot say within OUTCOME_S leaves it UNKNOWN."""
+        """Ask a tool for the outcome of a lost call. It is UNKNOWN unless the tool answers within OUTCOME_S seconds."""
         tool = self._registry.find(name)
         if not isinstance(tool, KnowsOutcomes) or not effect_id:
             return LostCall(Ending.UNKNOWN)
@@ -219,9 +219,9 @@ class ToolExecutor:
             return LostCall(Ending.DONE, f"the call was done, but {_words_of(error)}")
 
     async def _settle(self, tool: Tool, failure: Failure, *, may_have_run: bool) -> str | Failure:
-        """Return the result or the failure of a call that was lost.
+        """Return the result or the failure of a lost call.
 
-        Only a call with effects can matter. A call that had no effect after all may be made again.
+        Only a call that may have had effects is looked up. If the tool reports that it did not run, it may be retried.
         """
         definition = tool.definition
         if not (may_have_run and definition.has_effects):
@@ -254,7 +254,7 @@ class ToolExecutor:
             await asyncio.sleep(wait_s)
 
     async def _attempt(self, run: Callable[[], Awaitable[str]], tool: Tool, deadline: Deadline) -> str | Failure:
-        """Run the tool once a place is free. The wait takes no time of the tool and is no silence. Raises _NoPlace."""
+        """Run the tool once a place is free. The wait counts neither as tool time nor as silence. Raises _NoPlace."""
         if tool.places is None:
             return await self._run_once(run, tool, deadline)
         limit_s = deadline.limit(MAX_WAIT_S, self._clock.monotonic_s())
@@ -294,7 +294,7 @@ class ToolExecutor:
             return failure_of(ErrorCode.TOOL_EXECUTION_FAILED, message, tool_is_idempotent=retryable)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything
             if isinstance(error, TimeoutError) and timer.expired():
-                if limit_s >= timeout_s:  # the tool's timeout expired, not the caller's
+                if limit_s >= timeout_s:  # the tool's timeout expired, not the caller's deadline
                     self._guard.note_silence(tool)
                 message = f"tool {name!r} did not finish within {limit_s:.3g} s"
                 failure = failure_of(ErrorCode.TOOL_TIMEOUT, message, tool_is_idempotent=idempotent)
@@ -312,7 +312,7 @@ class ToolExecutor:
 
 
 def _refusal_of(tool: ToolDefinition, error: InvalidArguments | ToolDenied) -> Failure:
-    """Return the failure of a call that was not run."""
+    """Return the failure of a call that did not run."""
     if isinstance(error, InvalidArguments):
         return _refuse_arguments(tool.name, error)
     return failure_of(ErrorCode.TOOL_DENIED, f"tool {tool.name!r} was not run: {_words_of(error)}")
@@ -324,7 +324,7 @@ def _unavailable(tool: ToolDefinition, reason: str) -> Failure:
 
 
 def _words_of(error: ToolFailed | ToolUnavailable | ToolDenied) -> str:
-    """Return the message of a tool, shortened. Lone surrogates, as in a file name, are replaced for sending."""
+    """Shorten the message of a tool, and replace lone surrogates, as in file names, because they cannot be sent."""
     return str(error)[:MAX_REASON_CHARS].encode(errors="replace").decode()
 
 
@@ -335,7 +335,7 @@ def _refuse_arguments(name: str, error: InvalidArguments) -> Failure:
 async def run_with_hooks(
     tool: Tool, arguments: Mapping[str, Any], checker: ArgumentChecker, hooks: Sequence[ToolHook], report: Report
 ) -> str:
-    """Return the result of a tool after its hooks.
+    """Run a tool between its hooks, and return the result.
 
     Raises ToolDenied, InvalidArguments if a hook made the arguments invalid, and the errors of the tool and the hooks.
     """

@@ -1,8 +1,8 @@
-"""Manages the tools that programs offer and run: calls of the tools, and the health of the programs.
+"""Manages the tools that programs offer and run: the calls of these tools, and the health of the programs.
 
 Theory of operation. An offer lasts as long as the stream of its program. A call waits in a table until the program
-answers it. The queue of the stream holds the calls that the program has not read. A watch ends the offer of a program
-that has been silent for too long, so that its tools disappear even if the stream stays open.
+answers it. The queue of the stream holds the calls that the program has not read. A watchdog ends the offer of a
+program that has been silent for too long, so its tools disappear even if the stream stays open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from services.tools.core.servers import check_server_name
 from services.tools.ports import Report, Tool, ToolUnavailable
 
 MAX_REASON_CHARS = 200
-UNREAD_PER_CALL = 4  # unread messages for each call that a program may run; more are dropped
+UNREAD_PER_CALL = 4  # unread messages per call that a program may run; further messages are dropped
 
 log = get_logger(__name__)
 
@@ -60,7 +60,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class CallAsked:
-    """Asks the program to run a call, whose effect has an id."""
+    """Asks the program to run a call with an effect id."""
 
     call: ToolCall
     effect_id: str
@@ -68,7 +68,7 @@ class CallAsked:
 
 @dataclass(frozen=True, slots=True)
 class CallWithdrawn:
-    """Informs the program that no caller waits for the call any more."""
+    """Informs the program that the caller no longer waits for the call."""
 
     call_id: str
 
@@ -102,11 +102,11 @@ class _Offer:
         self._count = 0
 
     async def next_event(self) -> ProviderEvent | None:
-        """Return the next message to the program, or None after the end of the offer."""
+        """Return the next message to the program, or None once the offer has ended."""
         return await self._events.get()
 
     def ask_health(self) -> None:
-        """Ask the program for its health. The request is dropped if too many messages are unread."""
+        """Ask the program for its health. The message is dropped if too many messages are unread."""
         self._send(HealthAsked())
 
     def _send(self, event: ProviderEvent) -> None:
@@ -166,7 +166,7 @@ class ProvidedTool:
     """A tool that an offering program runs."""
 
     is_remote = True
-    places = None  # the offer refuses the calls that it has no room for
+    places = None  # the offer itself refuses calls beyond its limit
 
     def __init__(self, definition: ToolDefinition, own_name: str, offer: _Offer) -> None:
         self.definition = definition
@@ -175,7 +175,7 @@ class ProvidedTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """The reason that the program cannot be called, or an empty string if it can."""
+        """The reason why the program cannot be called, or an empty string if it can."""
         return self._offer.unavailable_reason
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Holds tools by name, and searches for tools by words. This module does not know how tools run."""
+"""Holds tools by name, and searches for tools by words. It is independent of the execution of tools."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from services.tools.ports import Tool
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 _MAX_LISTED_NAMES = 10
-# The tools are listed in a message of at most 4 MiB, which must also fit each tool's name, safety class and reason.
+# The list of tools is a message of at most 4 MiB, which also holds each tool's name, safety class and reason.
 _MAX_BYTES = 3 * 1024 * 1024
 _OWN = ""
-# Separates the name of a source from a number, because another source may have had the same name before.
+# Separates the name of a source from a number, because an earlier source may have had the same name.
 NUMBER_MARK = "#"
 
 
 class ToolRegistry:
     """Holds tools and the checkers of their arguments. Tool names are unique.
 
-    A tool belongs to a source. The deployment's own tools are registered individually and stay. The tools of any other
-    source are replaced all at once.
+    A tool belongs to a source. The deployment's own tools are registered one by one and stay registered. The tools of
+    any other source are replaced all at once.
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, max_bytes: int = _MAX_BYTES) -> None:
@@ -35,7 +35,7 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._checkers: dict[str, ArgumentChecker] = {}
         self._sources: dict[str, str] = {}
-        self.version = 0  # increases with each change
+        self.version = 0  # incremented with every change
         for tool in tools:
             self.register(tool)
 
@@ -46,10 +46,10 @@ class ToolRegistry:
     def replace(
         self, source: str, tools: Iterable[Tool], *, max_tools: int = sys.maxsize, setting: str = ""
     ) -> Mapping[str, str]:
-        """Replace all tools of a source by these tools.
+        """Replace all tools of a source with these tools.
 
-        Returns the reason for each tool that is left out, by name. The reason is an invalid or taken name, an invalid
-        schema, lack of room, or more tools than `setting` allows. Left-out tools do not count towards the limit.
+        Returns the reason for each omitted tool by name: an invalid or taken name, an invalid schema, lack of space, or
+        more tools than `setting` allows. Omitted tools do not count towards the limit.
         """
         self.version += 1
         for name in [name for name, owner in self._sources.items() if owner == source]:
@@ -132,7 +132,7 @@ def _size_bytes(tool: Tool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """A tool and its score, which is above 0. A higher score is better."""
+    """A tool and its score above 0; higher is better."""
 
     tool: Tool
     score: float

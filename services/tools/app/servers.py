@@ -1,4 +1,4 @@
-"""The Model Context Protocol servers of the service, and the rules for registering more servers."""
+"""Manages the service's Model Context Protocol servers, and the rules for registering further servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Kept:
 
 
 class McpServers:
-    """Keeps servers connected by name. Each runs as a separate task until it is removed or the service closes."""
+    """Keeps servers connected, by name. Each connection is an asyncio task until removal or shutdown."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class McpServers:
         self._kept: dict[str, _Kept] = {}
 
     async def start(self, specs: Iterable[ServerSpec]) -> None:
-        """Connect the configured servers, and wait a while for their tools. A server that fails is tried again."""
+        """Connect the configured servers, and wait a while for their tools. A failed server is retried later."""
         tried = [asyncio.create_task(self._keep(spec).connection.is_tried.wait()) for spec in specs]
         if not tried:
             return
@@ -85,7 +85,7 @@ class McpServers:
         return connection.tools
 
     def _allowed(self, spec: ServerSpec) -> ServerSpec:
-        """Return an allowed server with the hosts that it may call. Raises PreconditionFailed for any other server."""
+        """Return the server with the hosts that it may call. Raises PreconditionFailed if the server is not allowed."""
         check_server_name(spec.name)
         transport, admission = spec.transport, self._admission
         if isinstance(transport, ProgramTransport):
@@ -142,5 +142,5 @@ class McpServers:
 
 async def _end(kept: _Kept) -> None:
     kept.running.cancel()
-    kept.connection.forget()  # frees the names for another server at once; a cancelled connection adds nothing
+    kept.connection.forget()  # frees the names at once for another server; a cancelled connection adds no tools
     await asyncio.gather(kept.running, return_exceptions=True)

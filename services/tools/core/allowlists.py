@@ -20,7 +20,7 @@ class HostAllowlist:
     """Hosts that may be called: names and addresses, each with or without a port, and networks.
 
     A name may resolve to a private address only if that address is also allowed, or if the name is in `inner_hosts`.
-    The deployment itself allows these names at any address.
+    The deployment configures these names, so they may have any address.
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
@@ -40,7 +40,7 @@ class HostAllowlist:
         return cls(frozenset(hosts), tuple(networks))
 
     def with_inner_hosts(self, *inner_hosts: tuple[str, int]) -> HostAllowlist:
-        """Return this allowlist with these inner hosts, each with its port, which may have any address."""
+        """Return a copy with these inner hosts and ports, which may have any address."""
         return replace(self, inner_hosts=frozenset((_fold(host), port) for host, port in inner_hosts))
 
     def has_host(self, host: str, port: int) -> bool:
@@ -96,7 +96,7 @@ def _fold(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgramAllowlist:
-    """The prefixes of allowed command lines. Each is a program and any number of its first arguments."""
+    """The allowed prefixes of command lines: a program and any number of its first arguments."""
 
     beginnings: tuple[tuple[str, ...], ...] = ()
 

@@ -1,7 +1,7 @@
-"""Restricts the destinations of the fetch tool: an allowlist of hosts, and a rule on the addresses of their names.
+"""Restricts the destinations of the fetch tool: an allowlist of hosts, and a rule for their addresses.
 
-An address that is not public is permitted only if an entry names that very address. This module uses neither
-a resolver nor HTTP.
+An address that is not public is permitted only if an entry names the address itself. This module uses neither a
+resolver nor HTTP.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def parse_allowed_host(text: str) -> AllowedHost:
 
 
 def _canonical(host: str) -> str:
-    """Return the usual spelling of a literal address. A name is returned as it is."""
+    """Return the canonical spelling of a literal address. A name is returned unchanged."""
     address = read_address(host)
     if address is None:
         return host
@@ -92,7 +92,7 @@ def _canonical(host: str) -> str:
 
 
 def read_address(host: str) -> Address | None:
-    """Return the address that a host spells in the usual form, or None for a name."""
+    """Parse a host as an address in the usual form; None for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

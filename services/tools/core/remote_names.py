@@ -1,4 +1,4 @@
-"""Names for tools from other sources, built so that models and their templates can write them."""
+"""Names of tools from other sources, in a form that models and their templates can write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 def prefixed_name(source: str, tool: str) -> str:
     """Return `<source>_<tool>`, with '_' in place of other characters.
 
-    A name over the limit ends in a hash of the whole name.
+    A name that is too long is cut and ends in a hash of the whole name.
     """
     name = _OTHER.sub("_", f"{source}_{tool}")
     if len(name) <= MAX_NAME_CHARS:

@@ -64,7 +64,7 @@ class HttpTransport:
 
     @classmethod
     def parse(cls, url: str) -> HttpTransport:
-        """Return the transport for a URL, which may not call any host yet. Raises InvalidRequest."""
+        """Return the transport for a URL. It may not call any host yet. Raises InvalidRequest."""
         try:
             parts = urlsplit(url)
             port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
@@ -81,7 +81,7 @@ class HttpTransport:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """A server to keep connected. A tool's annotations determine its safety class only if the server is trusted."""
+    """A server to keep connected. Its annotations determine the safety classes of its tools only if it is trusted."""
 
     name: str
     transport: ProgramTransport | HttpTransport
@@ -99,7 +99,7 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The status of a server for listings. `left_out` holds the reason for each tool that is not registered."""
+    """The status of a server for listings. `left_out` holds the reason for each unregistered tool."""
 
     name: str
     transport: str
@@ -121,7 +121,7 @@ class ToolHints:
 
     @property
     def safety(self) -> ToolSafety:
-        """The safety class of the tool, provided that the hints are true."""
+        """The safety class of the tool if the hints are true."""
         if self.is_read_only:
             return ToolSafety.READ
         if self.is_destructive or self.is_open_world:
@@ -131,7 +131,7 @@ class ToolHints:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool with its name on the server. `defect` is the reason that it cannot be used, or an empty string."""
+    """A tool with its name on the server. `defect` is the reason why it cannot be used, or an empty string."""
 
     name: str
     description: str
@@ -147,7 +147,7 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """The tools that a server lists. `others` describes how many tools were left out, and the reason."""
+    """The tools that a server lists. `others` describes the number of omitted tools and the reason."""
 
     tools: tuple[OfferedTool, ...] = ()
     others: Mapping[str, str] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """A message of a prompt. Content that is not text is described in words."""
+    """A message of a prompt. Content other than text is described in words."""
 
     role: str
     content: str

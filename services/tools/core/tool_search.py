@@ -1,4 +1,4 @@
-"""Finds the tools that fit a task by the words of their names, descriptions and parameters."""
+"""Finds tools by the words of their names, descriptions and parameters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pagantic_common.domain.messages import ToolDefinition
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.scoring import TextIndex
 
-NAME_WEIGHT = 2  # a word of the name counts like two words of the description
-MAX_TEXT_CHARS = 8192  # a tool's text beyond this is not searched
+NAME_WEIGHT = 2  # a word of the name counts as much as two words of the description
+MAX_TEXT_CHARS = 8192  # the rest of a tool's text is not searched
 
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_.\-/]")
 
 
 class ToolIndex:
-    """An index of tools that is built once and searched often. The score is BM25, above 0, and higher is better."""
+    """An index of tools, built once and searched often. The score is BM25, above 0; higher is better."""
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self._names = [tool.name for tool in tools]
@@ -57,5 +57,5 @@ def _words_of_parameters(schema: Any) -> Iterator[str]:
 
 
 def _split_words(text: str) -> str:
-    """Return a text with names such as `get_openIssues` split into words."""
+    """Split names such as `get_openIssues` in a text into words."""
     return _WORD_BREAK.sub(" ", text)

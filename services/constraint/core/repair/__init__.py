@@ -1,1 +1,1 @@
-"""Repairs outputs: text that is nearly JSON, repeated keys, and enum values whose case is wrong."""
+"""Repairs outputs: text that is nearly JSON, repeated keys, and enum values in the wrong case."""

@@ -1,6 +1,6 @@
-"""Rewrites enum values that differ only in case from their declared form.
+"""Rewrites enum values that differ from their declared form only in case.
 
-Only the changed strings of the text are replaced. Numbers, the order of keys and white space stay as they are.
+Only the changed strings are replaced in the text. Numbers, the order of keys and white space stay as they are.
 """
 
 from __future__ import annotations

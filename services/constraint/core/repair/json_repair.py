@@ -1,7 +1,7 @@
 """Turns text that is nearly JSON into JSON.
 
 Level 1 (`json_completion`) completes text that was cut off. Level 2 (`tolerant_json`) is more forgiving and is tried
-only if level 1 fails. Both levels read the text in a single pass without recursion.
+only if level 1 fails. Level 1 reads the text in a single pass without recursion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RepairResult:
 
 
 def find_json_problem(text: str) -> str:
-    """Return the reason that the text is not strict JSON, or an empty string if it is strict JSON."""
+    """Return the reason why the text is not strict JSON, or an empty string if it is strict JSON."""
     try:
         parse_json(text)
     except JsonTextError as error:
@@ -40,7 +40,7 @@ def is_json(text: str) -> bool:
 
 
 def repair_json(text: str) -> RepairResult:
-    """Repair a text and never raise. Valid JSON stays unchanged. Irreparable text also stays, with valid=False."""
+    """Repair a text without raising. Valid JSON stays unchanged, and so does irreparable text, with valid=False."""
     if is_json(text):
         return RepairResult(text, valid=True)
     completed = complete_json(text.rstrip())
@@ -53,7 +53,7 @@ def repair_json(text: str) -> RepairResult:
 
 
 def repair_document(text: str) -> RepairResult:
-    """Repair a text and remove the repeated keys of its objects."""
+    """Repair a text and remove repeated keys from its objects."""
     result = repair_json(text)
     if not result.valid:
         return result

@@ -1,4 +1,4 @@
-"""The lexemes of a JSON text, which allow a part of it to change while the rest stays as it is."""
+"""The lexemes of a JSON text, used to change a part of the text and leave the rest as it is."""
 
 from __future__ import annotations
 

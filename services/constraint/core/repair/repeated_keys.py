@@ -1,4 +1,4 @@
-"""Removes repeated keys of objects. Readers disagree on the value that counts, so only the last member is kept.
+"""Removes repeated keys from objects. Parsers disagree on the value that counts, so only the last member is kept.
 
 Only the earlier members are cut out of the text. Numbers, the order of keys and white space stay unchanged.
 """
@@ -14,7 +14,7 @@ Span = tuple[int, int]
 
 
 class _Object:
-    """An object that has not ended yet, with the start and the end of each of its members."""
+    """An open object, with the start and the end of each of its members."""
 
     def __init__(self) -> None:
         self.starts: dict[str, int] = {}
@@ -36,14 +36,14 @@ class _Object:
 
 
 def without_repeated_keys(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the JSON text with only the last member for each key of an object, and the repeated keys in order."""
+    """Return the JSON text with only the last member of each key in an object, and the repeated keys in order."""
     if not _has_repeated_keys(text):
         return text, ()
     cuts, keys = _find_repeated(text)
     pieces = []
     end = 0
     for start, stop in sorted(cuts):
-        if start >= end:  # a later start would lie inside an earlier cut
+        if start >= end:  # a smaller start lies inside the previous cut
             pieces.append(text[end:start])
             end = stop
     return "".join([*pieces, text[end:]]), tuple(dict.fromkeys(keys))
@@ -61,7 +61,7 @@ def _has_repeated_keys(text: str) -> bool:
 
 
 def _find_repeated(text: str) -> tuple[list[Span], list[str]]:
-    """Return the spans of the members to remove, each up to the key of the next member, and the members' keys."""
+    """Return the spans of the members to remove, each ending at the key of the next member, and the members' keys."""
     cuts: list[Span] = []
     keys: list[str] = []
     open_containers: list[_Object | None] = [None]  # None stands for an array or the top level

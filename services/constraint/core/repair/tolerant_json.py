@@ -1,8 +1,8 @@
-"""The second level of JSON repair: the json-repair library reads the text, and the text must support the result.
+"""The second level of JSON repair: the json-repair library parses the text, and the text must support the result.
 
-The library guesses. Its result counts only under two conditions. Every string, number and literal of the result must
-occur in the text, possibly in another spelling (escapes, quotes, `None` for null). The result must also be of the kind
-that the text starts with: an object for `{`.
+The library guesses, so its result is accepted only under two conditions. Every string, number and literal of the result
+must occur in the text, possibly in another spelling (escapes, quotes, `None` for null). The result must also be of the
+kind that the text starts with: an object for `{`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import json_repair
 
 MAX_CHARS = 100_000
-MAX_STEPS = 600_000  # limit on characters read, repeated reads included; about half a second
+MAX_STEPS = 600_000  # limit on characters read, including repeated reads; about half a second
 MAX_DEPTH = 200  # nesting of values; the library fails near this depth
 MAX_STARTS = 20  # brackets in prose that are tried as the start of the document
 
@@ -37,7 +37,7 @@ _LITERALS = {
     True: re.compile(r"\btrue\b", re.IGNORECASE),
     False: re.compile(r"\bfalse\b", re.IGNORECASE),
 }
-# JavaScript and Python syntax that models write instead of JSON where a value belongs.
+# JavaScript and Python syntax that models write in place of JSON.
 _REWRITINGS = (
     ("ellipsis removed", re.compile(r"(?<=[,\[{])\s*\.\.\.\s*+,?\s*(?=[^\s.])"), ""),
     ("constructor removed", re.compile(r"([:,\[]\s*)[A-Za-z_]\w*\(\s*(\"[^\"\\]*\"|'[^'\\]*'|[-0-9.]+)\s*\)"), r"\1\2"),
@@ -64,7 +64,7 @@ _ESCAPED = re.compile(r"[^\"]*\\\"")
 
 
 def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a JSON document made from the text, with the repairs in order, or None if no repair succeeds."""
+    """Return a JSON document built from the text, and the repairs in order; None if no repair succeeds."""
     if len(text) > MAX_CHARS:
         return None
     evidence, steps = _Evidence(text), _Steps()
@@ -79,7 +79,7 @@ def parse_tolerant(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 class _OutOfStepsError(Exception):
-    """The library would take too long. Its time is quadratic on some texts."""
+    """The library would take too long: its running time is quadratic on some texts."""
 
 
 class _Steps:
@@ -90,7 +90,7 @@ class _Steps:
 
 
 class _CountedText(str):
-    """A text that counts each time that a part of it is read."""
+    """A text that counts each read of a part of it."""
 
     __slots__ = ("steps",)
     steps: _Steps
@@ -109,7 +109,7 @@ class _CountedText(str):
 
 
 def _candidates(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield possible documents with the repairs that lead to them. The more likely documents come first."""
+    """Yield candidate documents with the repairs that lead to them, the likeliest first."""
     bare = text.strip().lstrip("\ufeff")
     fences = _FENCE.findall(text)
     if len(fences) == 1 and not bare.startswith(("{", "[")):
@@ -130,7 +130,7 @@ def _bracketed(text: str) -> Iterator[tuple[str, list[str]]]:
         document = text[bracket.start() :]
         if not _COMMENT.sub("", text[: bracket.start()]).strip():
             yield from _spellings(document, [])
-        elif _JSON_LIKE.search(document):  # brackets in prose are not JSON
+        elif _JSON_LIKE.search(document):  # a bracket in prose does not start JSON
             yield from _spellings(document, ["text before the JSON removed"])
 
 
@@ -155,7 +155,7 @@ def _double_backslashes(path: re.Match[str]) -> str:
 
 
 def _object_in_prose(text: str) -> str:
-    """Return the only object in prose if it is strict JSON, or an empty string otherwise."""
+    """Return the single object in prose, or an empty string if it is not strict JSON or not the only object."""
     start = text.find("{")
     if start < 0:
         return ""
@@ -210,7 +210,7 @@ def _read_scalar(text: str, steps: _Steps) -> Any:
 
 
 def _is_quoted(text: str) -> bool:
-    """Return whether the text is one string. It may contain one quote, but two quotes mean words between strings."""
+    """Return whether the text is one string. One inner quote is allowed; two quotes mean words between strings."""
     closing = _CLOSING.get(text[:1])
     inner = text[1:-1].replace(f"\\{closing}", "")
     return len(text) > 1 and text[-1] == closing and inner.count(closing) <= 1
@@ -232,11 +232,11 @@ def _is_container(value: Any) -> bool:
 
 
 class _Evidence:
-    """The strings, numbers and literals of a text, against which a value is checked."""
+    """The strings, numbers and literals of a text, used to check a value."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        # Keeps the original text of each fraction to avoid rounding.
+        # The original text of each fraction is kept to avoid rounding.
         self.number_texts = {float(number): number for number in _NUMBER.findall(text) if _STRICT_NUMBER.match(number)}
         self.quoted = {quoted for pair in _QUOTED.findall(text) for quoted in pair}
         self.numbers = {_decimal_of(number) for number in _NUMBER.findall(text)}
@@ -294,5 +294,5 @@ def _write(value: Any, numbers: dict[float, str]) -> str:
         return f"[{', '.join(_write(item, numbers) for item in value)}]"
     if isinstance(value, float):
         return numbers.get(value) or json.dumps(value)
-    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # keeps the escape, because UTF-8 cannot encode it
+    is_half = isinstance(value, str) and _HALF_PAIR.search(value)  # stays escaped, because UTF-8 cannot encode it
     return json.dumps(value, ensure_ascii=bool(is_half))

@@ -134,8 +134,8 @@ def _check_excludes_words(words: list[str], output: str) -> str:
 class _Builtin:
     """A built-in kind of rule with its check.
 
-    The check receives the value of its only parameter, or None if the kind has no parameter, and the output. `read`
-    converts the parameter's value for the check. It raises RuleError if the value is invalid.
+    The check takes the value of its only parameter, or None if the kind has no parameter, and the output. `read`
+    converts the parameter's value for the check, and raises RuleError if the value is invalid.
     """
 
     check: Callable[[Any, str], str]
@@ -156,7 +156,7 @@ _BUILTINS = {
 
 
 def fold(text: str) -> str:
-    """Normalize the text for comparison. Compatible forms and upper and lower case become equal."""
+    """Normalize a text for comparison. Compatibility forms and letter case no longer differ."""
     folded = normalize_nfkc(normalize_nfkc(text).casefold())
     return "".join(char for char in folded if unicodedata.category(char) != "Cf")  # soft hyphens, zero-width spaces
 

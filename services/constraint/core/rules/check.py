@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# A check accepts an output and returns the reason that the rule fails, or an empty string if the rule holds.
+# A check takes an output and returns the reason why the rule fails, or an empty string if the rule holds.
 Check = Callable[[str], str]
 
 
 class RuleError(ValueError):
-    """A rule does not compile."""
+    """A rule cannot be compiled."""

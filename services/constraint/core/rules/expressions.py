@@ -38,7 +38,7 @@ class _ExpressionRule:
     expression: Expression
 
     def check(self, output: str) -> str:
-        """Return the reason that the rule fails, or an empty string if the rule holds."""
+        """Return the reason why the rule fails, or an empty string if the rule holds."""
         try:
             result = self.expression.evaluate(self._variables_of(output))
         except ExpressionError as error:
@@ -57,7 +57,7 @@ class _ExpressionRule:
 
 
 def _check_fields(expression: str, schema: Schema) -> None:
-    """Reject a field of `value` that no valid output has, because no output could satisfy the rule."""
+    """Reject fields of `value` that the schema forbids, because no valid output could satisfy the rule."""
     for match in _FIELDS_OF_VALUE.finditer(STRING_OR_SIZE.sub('""', expression)):
         names = [name.strip() for name in match["names"].split(".")[1:]]
         if match["is_call"]:

@@ -1,1 +1,1 @@
-"""Reads files in worker processes with the libraries for their formats, and stores them until they are read."""
+"""Stores received files temporarily, and reads them in worker processes with the libraries for their formats."""

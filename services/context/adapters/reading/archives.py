@@ -12,9 +12,9 @@ from pagantic_common.domain.errors import InvalidRequest
 from services.context.core.reading.bounds import MIB, ReadingBounds, check_size
 from services.context.core.reading.formats import SUPPORTED, Format
 
-MAX_RATIO: Final = 200  # Largest expansion of a gzip file above 1 MiB. Text rarely packs to under 1 %.
+MAX_RATIO: Final = 200  # Maximum expansion ratio of content above 1 MiB. Text rarely compresses below 1 %.
 MAX_ENTRIES: Final = 10_000
-MAX_XML_BYTES: Final = 128 * MIB  # Maximum size of all parts of an office file that are read.
+MAX_XML_BYTES: Final = 128 * MIB  # Maximum total size of the parts of an office file that are read.
 _GZIP_WINDOW: Final = zlib.MAX_WBITS | 16
 _OFFICE_FORMATS: Final = (("word/", Format.DOCX), ("ppt/", Format.PPTX), ("xl/", Format.XLSX))
 
@@ -39,11 +39,11 @@ def unpack_gzip(data: bytes, bounds: ReadingBounds) -> bytes:
 
 
 def office_format(data: bytes) -> Format:
-    """Return the office format of a ZIP archive. Raises InvalidRequest if it is another archive or oversized."""
+    """Return the office format of a ZIP archive. Raises InvalidRequest if it is not an office file or is too large."""
     try:
         with ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises these errors for a bad file.
+    except (BadZipFile, ValueError, RuntimeError, EOFError):  # zipfile raises these errors for damaged files.
         raise InvalidRequest("the ZIP archive is damaged or cut: save the file again") from None
     _check_entries(entries)
     names = [entry.filename for entry in entries]

@@ -46,7 +46,7 @@ _BINARY_READERS: Final[Mapping[Format, Callable[[bytes, ReadingBounds], ReadText
     Format.PPTX: read_pptx,
     Format.XLSX: read_xlsx,
 }
-# The errors that the libraries for office formats raise for files that violate their standards.
+# The libraries for office formats raise these errors for files that violate the standards.
 _DAMAGED: Final = (
     BadZipFile,
     ZlibError,
@@ -58,13 +58,13 @@ _DAMAGED: Final = (
     TypeError,
     ValueError,
     AssertionError,
-    RuntimeError,  # zipfile raises it for encrypted entries, and its subclasses for nesting and unknown methods.
+    RuntimeError,  # zipfile raises it for encrypted entries, and subclasses of it for nesting and unknown methods.
     OSError,
 )
 
 
 def read_file(path: str, source: str, media_type: str, metadata_json: str, bounds: ReadingBounds) -> Document:
-    """Return a file's document, named by its source. Raises InvalidRequest with a message that names the next step."""
+    """Return the document of a file. Raises InvalidRequest with a message that suggests the next step."""
     with Path(path).open("rb") as file:
         data = file.read(bounds.max_bytes + 1)
     check_size(bounds, len(data))
@@ -109,8 +109,8 @@ def _document_of(source: str, metadata_json: str, found: Format, read: ReadText)
 def decode(data: bytes, *, is_html: bool = False) -> str:
     """Return the text of a file's bytes.
 
-    The encoding is taken from the byte order mark, from UTF-8 or from the HTML declaration, or is guessed from the
-    letters. Raises InvalidRequest if the bytes are not text.
+    The encoding comes from the byte order mark, is UTF-8, comes from the HTML declaration, or is guessed from the
+    letters, in this order. Raises InvalidRequest if the bytes are not text.
     """
     text = decode_marked(data)
     if text is None and is_html:
@@ -143,7 +143,7 @@ def _decode_guessed(data: bytes) -> str:
 
 
 def add_properties(metadata_json: str, properties: Mapping[str, str]) -> str:
-    """Return the metadata, extended by the non-empty properties. The caller's values take precedence.
+    """Add the non-empty properties to the metadata. The caller's values take precedence.
 
     A property that would make the metadata too large is left out. Raises InvalidRequest if the metadata is malformed.
     """

@@ -42,7 +42,7 @@ def read_html(text: str, bounds: ReadingBounds) -> ReadText:
 
 
 def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[LexborNode, bool]]:
-    """Yield each node below a root with True where it starts and with False where it ends. Depth is unlimited."""
+    """Yield each node below a root twice: with True at its start and with False at its end. Depth is unlimited."""
     node, depth = root.child, 1
     while node is not None and depth:
         if node.mem_id not in left_out:
@@ -60,7 +60,7 @@ def _walk(root: LexborNode, left_out: AbstractSet[int]) -> Iterator[tuple[Lexbor
 
 
 class _Writer:
-    """Collects the words of a paragraph, a table row or a code block, and writes them when it ends."""
+    """Collects the words of a paragraph, table row or code block, and writes them at its end."""
 
     def __init__(self, draft: TextDraft) -> None:
         self.draft = draft
@@ -71,7 +71,7 @@ class _Writer:
         self._prefix = ""
 
     def write(self, root: LexborNode, left_out: AbstractSet[int]) -> None:
-        """Write a node without its descendants in `left_out`, which holds values of `mem_id`."""
+        """Write a node without the descendants whose `mem_id` is in `left_out`."""
         for node, begins in _walk(root, left_out):
             if self._code_id is not None:
                 self._read_code(node, begins)
@@ -138,7 +138,7 @@ class _Writer:
         self.draft.add_block(f"{fence}\n{body}\n{fence}")
 
     def _flush(self) -> None:
-        """Write the collected paragraph. Within a table row, only separate its words in the cell."""
+        """Write the collected paragraph. Within a table row, only separate its words from the rest of the cell."""
         if self._row is not None:
             self._words.append(" ")
             return

@@ -1,6 +1,6 @@
-"""Stores incoming files in a temporary folder until they are read. The service's memory holds only parts of them.
+"""Stores incoming files in a temporary folder until they are read, so that memory holds only parts of them.
 
-Tenants share the room of the folder, so that the files of one tenant never fill it.
+Tenants share the capacity of the folder, so that the files of one tenant never fill it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 
 RETRY_AFTER_S = 5.0
-FILES = 6  # The folder has room for this many of the largest files: 384 MiB by default.
+FILES = 6  # The folder holds this many files of maximum size: 384 MiB by default.
 
 
 class TemporaryFile:
@@ -34,7 +34,7 @@ class TemporaryFile:
         return self._file.name
 
     async def write(self, data: bytes) -> None:
-        """Append the next bytes. Raises Overloaded if the owner has its share, and Unavailable if the disk is full."""
+        """Append bytes. Raises Overloaded if the owner's share is used up, and Unavailable if the disk is full."""
         data = data[: self._left]
         if not self._shares.begin(self._owner, len(data)):
             raise Overloaded(
@@ -49,7 +49,7 @@ class TemporaryFile:
             await asyncio.to_thread(self._write, data)
 
     def end(self) -> None:
-        """Give the file's room back, because the file is removed."""
+        """Return the file's space to the folder's capacity."""
         self._shares.end(self._owner, self._held_bytes)
 
     def _write(self, data: bytes) -> None:
@@ -64,8 +64,8 @@ class TemporaryFiles:
     """Implements IncomingFiles in a temporary folder. It is a context manager that deletes the folder on exit.
 
     Args:
-        max_bytes: The size of the largest file.
-        has_tenants: Whether there may be several tenants. A single user may take all the room.
+        max_bytes: The maximum size of a file.
+        has_tenants: Whether there may be several tenants. A single user may use the whole capacity.
     """
 
     def __init__(self, max_bytes: int, *, has_tenants: bool) -> None:
@@ -91,7 +91,7 @@ class TemporaryFiles:
 
     @asynccontextmanager
     async def open(self, tenant: str) -> AsyncIterator[TemporaryFile]:
-        """Create an empty file of a tenant, which is removed when the context ends."""
+        """Create an empty file for a tenant, and remove it when the context ends."""
         try:
             file: Any = await asyncio.to_thread(NamedTemporaryFile, dir=self._folder.name)
         except OSError as error:

@@ -31,7 +31,7 @@ def read_docx(data: bytes, bounds: ReadingBounds) -> ReadText:
 
 
 def read_xlsx(data: bytes, bounds: ReadingBounds) -> ReadText:
-    """Return the rows of all sheets. Each sheet name is a heading, and the first row of a sheet names its columns."""
+    """Return the rows of all sheets. The name of a sheet is a heading, and its first row names the columns."""
     from openpyxl import load_workbook  # noqa: PLC0415 - as above
 
     draft = TextDraft(bounds)

@@ -25,7 +25,7 @@ class ProcessReading:
     async def read(self, header: FileHeader, file: IncomingFile) -> Document:
         """Return the document of a file.
 
-        Raises InvalidRequest if the file cannot be read, or Unavailable if the workers are too busy.
+        Raises InvalidRequest if the file cannot be read, and Unavailable if the workers are too busy.
         """
         try:
             return await self._workers.run(

@@ -1,4 +1,4 @@
-"""Lists and copies files below the folders that the deployment names. No link out of a folder is followed."""
+"""Lists and copies files below configured folders. Links that lead out of a folder are not followed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class RootedFolders:
         self._max_file_bytes = max_file_bytes
 
     async def list_files(self, selection: FolderSelection) -> FolderListing:
-        """List the files of a selection. Hidden files, links and special files are left out."""
+        """List the files of a selection, except hidden files, links and special files."""
         root = self._root_of(selection.root)
         names = split_folder_path(selection.path)
         check_glob(selection.glob)
         return await asyncio.to_thread(_list_files, root, names, selection.glob)
 
     async def copy(self, root: str, path: str, file: IncomingFile) -> None:
-        """Copy the content of a file up to one byte beyond the limit."""
+        """Copy the content of a file, at most one byte beyond the limit."""
         *folders, name = path.split("/")
         remaining_bytes = self._max_file_bytes + 1
         try:
@@ -102,7 +102,7 @@ def _entries_of(root: Path, names: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _reason_of(error: OSError) -> str:
-    """Return the reason for an error without any path of this machine."""
+    """Return the reason for an error without revealing a path of this machine."""
     reasons = {
         errno.ENOENT: "it does not exist",
         errno.ENOTDIR: "it is a link, or a part of its path is not a folder",

@@ -21,7 +21,7 @@ READERS = 4
 POOL_SIZE = READERS + 1
 CODE = ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE
 ResultT = TypeVar("ResultT")
-_OPENING = Lock()  # Alembic has a single context per process, so stores are opened one at a time.
+_OPENING = Lock()  # Alembic has one context per process, so stores are opened one at a time.
 
 
 class StoreAccess:
@@ -67,10 +67,10 @@ class StoreAccess:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_now, work)
 
     async def why_not_ready(self) -> str:
-        """Return the reason that the store cannot be used, or an empty string if it can be used.
+        """Return the reason why the store cannot be used, or an empty string if it can be used.
 
-        Tries the store if its last use failed. On a full volume the service stays ready, because reads still work. An
-        Ingest request then gets the error.
+        Tries the store again if its last use failed. The service stays ready on a full volume, because reads still work
+        and only Ingest requests fail.
         """
         if self._problem:
             with suppress(Unavailable):

@@ -57,11 +57,11 @@ class SqlChunks:
         return await self._access.read(lambda db: _changes_since(db, key, version))
 
     async def read_chunks(self, ids: Sequence[int]) -> list[StoredChunk]:
-        """Return the chunks with these ids. Chunks that no longer exist are left out."""
+        """Return the chunks with these ids, except chunks that no longer exist."""
         return await self._access.read(lambda db: _read_chunks(db, ids))
 
     async def read_texts(self, spans: Sequence[tuple[int, int, int]]) -> list[str]:
-        """Return parts of documents by document id, start and end. The text of a deleted document is empty."""
+        """Return parts of documents by document id, start and end. A deleted document has an empty text."""
         return await self._access.read(lambda db: [_read_text(db, *span) for span in spans])
 
     async def read_neighbours(self, document_id: int, first: int, last: int) -> list[StoredChunk]:
@@ -149,7 +149,7 @@ def _of_one_length(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
 
 
 def to_matrix(rows: Sequence[bytes]) -> Vectors:
-    """Return stored vectors as a matrix with a row for each vector."""
+    """Return stored vectors as a matrix with one row per vector."""
     if not rows:
         return np.zeros((0, 0), dtype=np.float32)
     return np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1)

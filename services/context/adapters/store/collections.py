@@ -26,7 +26,7 @@ from services.context.ports import IngestResult, SplitDocument
 
 MAX_PARAMETERS = 500  # Maximum number of parameters in a statement.
 RETRY_AFTER_S = 60.0
-MAX_REMOVALS = 10_000  # Removals are kept for indexes that have not applied them.
+MAX_REMOVALS = 10_000  # Removal records are kept for indexes that have not applied them.
 
 
 class SqlCollections:
@@ -35,11 +35,11 @@ class SqlCollections:
     Args:
         access: The database.
         clock: Supplies the creation times of collections.
-        max_chunks: The maximum number of chunks in a collection. A larger ingest raises PreconditionFailed.
+        max_chunks: The maximum number of chunks in a collection. An ingest beyond it raises PreconditionFailed.
         max_collections: The maximum number of collections per tenant. Creating another raises PreconditionFailed.
         max_metadata_bytes: The maximum size of the sources and metadata in a collection, in UTF-8.
-        max_tenant_bytes: The maximum size of a tenant's collections; 0 is the room that is left, and None no maximum.
-            A larger ingest raises Overloaded with QUOTA_STORAGE.
+        max_tenant_bytes: The maximum size of a tenant's collections; 0 means the free space, and None no maximum. A
+            larger ingest raises Overloaded with QUOTA_STORAGE.
     """
 
     def __init__(
@@ -191,12 +191,12 @@ def _not_found(key: CollectionKey) -> NotFound:
 
 
 def read_options(row: Row[Any]) -> CollectionOptions:
-    """Return the options that are stored in the row of a collection."""
+    """Return the options stored in the row of a collection."""
     return CollectionOptions(row.embedding_model, row.language, Prefixes(row.query_prefix, row.document_prefix))
 
 
 def next_revision(db: Connection, key: CollectionKey) -> int:
-    """Increment a collection's revision and return it. This serializes the writers of the collection."""
+    """Increment and return a collection's revision, which serializes the writers of the collection."""
     raised = update(collections).where(_is_named(key)).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
     if revision is None:
@@ -240,7 +240,7 @@ def _to_collection(row: Row[Any]) -> Collection:
 
 
 def _delete_collection(db: Connection, key: CollectionKey) -> None:
-    # Delete the row first. This waits for a writer that has locked it, and later writers no longer see it.
+    # The row is deleted first: this waits for a writer that has locked it, and later writers no longer see it.
     collection_id = db.execute(
         delete(collections).where(_is_named(key)).returning(collections.c.id)
     ).scalar_one_or_none()
@@ -268,7 +268,7 @@ def _delete_documents(db: Connection, key: CollectionKey, sources: Sequence[str]
 
 
 def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence[str]) -> int:
-    """Remove documents with all data derived from them, and record their removal. Returns the number of documents."""
+    """Remove documents with their derived data, and record the removals. Returns the number of documents."""
     removed = removed_bytes = freed_bytes = 0
     for some in batches(sources):
         mine = (documents.c.collection_id == collection_id) & documents.c.source.in_(some)
@@ -298,20 +298,20 @@ def _remove(db: Connection, collection_id: int, revision: int, sources: Sequence
 
 
 def _forget_removals(db: Connection, collection_id: int) -> None:
-    """Delete the oldest removal records. An index that has not seen them must be read whole."""
+    """Delete the oldest removal records. An index that has not applied them must read the whole collection."""
     mine = removals.c.collection_id == collection_id
     if db.execute(select(func.count()).where(mine)).scalar_one() <= MAX_REMOVALS:
         return
     newest = select(removals.c.revision).where(mine).order_by(removals.c.revision.desc())
     last = db.execute(newest.offset(MAX_REMOVALS // 2).limit(1)).scalar_one()
     db.execute(delete(removals).where(mine, removals.c.revision <= last))
-    # A Reembed request may have set a later revision, which stays.
+    # A later revision that a Reembed request has set is kept.
     earlier = (collections.c.id == collection_id) & (collections.c.whole_revision < last)
     db.execute(update(collections).where(earlier).values(whole_revision=last))
 
 
 def _insert_documents(db: Connection, collection: Row[Any], revision: int, split: Sequence[SplitDocument]) -> Row[Any]:
-    """Store the documents of a revision, and return the sizes of the collection with them."""
+    """Store the documents of a revision, and return the new sizes of the collection."""
     for entry in split:
         _insert_document(db, collection, revision, entry)
     added_bytes = sum(
@@ -359,7 +359,7 @@ def _insert_document(db: Connection, collection: Row[Any], revision: int, split:
 
 
 def batches(values: Sequence[Any]) -> list[Sequence[Any]]:
-    """Return the values in batches that fit into a statement."""
+    """Return the values in batches that fit into one statement."""
     return [values[start : start + MAX_PARAMETERS] for start in range(0, len(values), MAX_PARAMETERS)]
 
 

@@ -1,4 +1,4 @@
-"""Stores embeddings in the database of the store, and finds the chunks that wait to be embedded."""
+"""Stores embeddings in the store's database, and finds the chunks that wait to be embedded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SqlEmbeddings:
     async def claim_unembedded(
         self, limit: int, excluded_models: Sequence[str], *, after: int = 0
     ) -> UnembeddedChunks | None:
-        """Return the oldest waiting chunks of a collection, and withhold them from other replicas for a time."""
+        """Claim the oldest waiting chunks of a collection, so that other replicas skip them for a time."""
         now_s = self._clock.now().timestamp()
         criteria = _Wanted(limit, excluded_models, after, int(now_s))
         if not self._access.is_shared:
@@ -96,7 +96,7 @@ def _find_unembedded(db: Connection, wanted: _Wanted) -> UnembeddedChunks | None
     first = db.execute(next_one).one_or_none()
     if first is None:
         return None
-    # Skip chunks that another replica is claiming at this moment. SQLite neither has nor needs such locks.
+    # Chunks that another replica is claiming are skipped. SQLite neither has nor needs these locks.
     waiting = (
         select(chunks.c.id, chunks.c.content)
         .join(unembedded, unembedded.c.chunk_id == chunks.c.id)
@@ -131,7 +131,7 @@ def _put(db: Connection, embedded: UnembeddedChunks, vectors: Vectors) -> None:
     )
     raised = update(collections).where(condition).values(revision=collections.c.revision + 1)
     revision = db.execute(raised.returning(collections.c.revision)).scalar_one_or_none()
-    if revision is None:  # The collection is deleted, or is now embedded differently.
+    if revision is None:  # The collection was deleted, or its model or prefix changed.
         return
     _check_length(db, embedded, vectors)
     waiting: set[int] = set()

@@ -2,7 +2,7 @@
 
 The text of a document is authoritative. Chunks and terms are derived from it, and embeddings from chunks. Every change
 of a collection increments its revision and stamps the new rows with it, so an index at revision r reads only newer
-rows. The migrations create the tables, and a test checks that they match the tables described here.
+rows. The migrations create the tables, and a test checks that they match the definitions here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ collections = Table(
     Column("name", Text, nullable=False),
     Column("created_at", Text, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    # An index that has not seen this revision must be read whole.
+    # An index of an earlier revision must read the whole collection.
     Column("whole_revision", BigInteger, nullable=False),
     Column("embedding_model", Text, nullable=False),
     Column("language", Text, nullable=False),
@@ -84,7 +84,7 @@ unembedded = Table(
     TABLES,
     Column("chunk_id", BigInteger, primary_key=True, autoincrement=False),
     Column("collection_id", BigInteger, nullable=False),
-    # Seconds since 1970 until which the claiming replica may embed the chunk, and no other replica may claim it.
+    # Until this time, in seconds since 1970, only the claiming replica may embed the chunk.
     Column("claimed_until", BigInteger, nullable=False, server_default="0"),
     Index("context_unembedded_of_collection", "collection_id"),
 )

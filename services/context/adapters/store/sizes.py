@@ -1,6 +1,6 @@
-"""The bytes that collections hold: the content of their documents, chunks and embeddings, and ROW_BYTES for each row.
+"""The stored bytes of collections: the content of documents, chunks and embeddings, and ROW_BYTES for each row.
 
-The row of a collection keeps the count in `stored_bytes`. Every change of those tables changes it in the same
+The row of a collection holds the sum in `stored_bytes`. Every change of these tables updates the sum in the same
 transaction.
 """
 
@@ -25,13 +25,13 @@ CONTENT: Mapping[Table, tuple[ColumnElement[Any], ...]] = MappingProxyType(
 
 
 def count_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
-    """Return the bytes that rows of a table with content count."""
+    """Return the stored bytes of the selected rows of a table."""
     size = ROW_BYTES + sum(_octets(db, column) for column in CONTENT[table])
     return int(db.execute(select(func.coalesce(func.sum(size), 0)).where(which)).scalar_one())
 
 
 def add_bytes(db: Connection, collection_id: int, stored_bytes: int, metadata_bytes: int = 0) -> Row[Any]:
-    """Add to the sizes of a collection, and return the sums of its metadata and of all that it stores."""
+    """Add to the sizes of a collection, and return its new metadata_bytes and stored_bytes."""
     held, stored = collections.c.metadata_bytes, collections.c.stored_bytes
     added = update(collections).where(collections.c.id == collection_id)
     added = added.values(metadata_bytes=held + metadata_bytes, stored_bytes=stored + stored_bytes)

@@ -9,7 +9,7 @@ from services.context.core.outline import MAX_HEADING_CHARS, Heading, Outline
 from services.context.core.reading.bounds import ReadingBounds, check_length
 from services.context.core.reading.plain_text import clean
 
-MAX_HEADINGS: Final = 4000  # Maximum per document. Later headings stay only in the text.
+MAX_HEADINGS: Final = 4000  # Maximum per document. Later headings appear only in the text.
 MAX_LEVEL: Final = 6
 
 

@@ -47,7 +47,7 @@ class FileOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """The result of a file. Its document is on disk unless the outcome is FAILED."""
+    """The result of a file. The document is on disk unless the outcome is FAILED."""
 
     source: str
     outcome: FileOutcome

@@ -71,9 +71,9 @@ HEAD_BYTES: Final = 1024
 
 
 def detect(name: str, media_type: str, head: bytes) -> Format:
-    """Return the format of a file from its first bytes, then from the given media type, then from its name.
+    """Detect the format of a file from its first bytes, else from the given media type, else from its name.
 
-    Raises InvalidRequest with a message that names the next step if the format is not supported.
+    Raises InvalidRequest with a message that suggests the next step if the format is not supported.
     """
     for signature, what in _REFUSED_SIGNATURES:
         if head.startswith(signature):

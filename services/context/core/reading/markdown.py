@@ -14,7 +14,7 @@ from services.context.core.reading.draft import MAX_HEADINGS, ReadText
 
 _FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(?:.*\n)*?(?:---|\.\.\.)[ \t]*(?:\n|$)")
 _LINE: Final = re.compile(r"[^\n]*\n?")
-# Links and pictures are reduced to their words. Emphasis and code lose their markers.
+# A title keeps the words of links and pictures, and drops the markers of emphasis and code.
 _LINK: Final = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _SIGNS: Final = re.compile(r"[*`]+")
 

@@ -1,4 +1,4 @@
-"""Decodes bytes that reveal their encoding, and cleans text for storage."""
+"""Decodes bytes with a recognizable encoding, and cleans text for storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARKS: Final = (  # UTF-32 precedes UTF-16, because the UTF-16 mark is a prefix
 )
 _LINE_END: Final = re.compile(r"\r\n?|\u2028|\u2029")
 _HALF_OF_PAIR: Final = re.compile("[\ud800-\udfff]")
-# Control characters that no text contains. Tab, line ends, form feed, backspace and escape are common in old texts.
+# Control characters that text never contains, unlike tab, line ends, form feed, backspace and escape in old texts.
 _NOT_TEXT: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 _SAMPLE_CHARS: Final = 65_536
 _MAX_CONTROL_RATIO: Final = 0.01
@@ -37,13 +37,13 @@ def _decode(data: bytes, encoding: str) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether decoded bytes look like text, which has few control characters among its first characters."""
+    """Return whether decoded bytes look like text: the first characters contain few control characters."""
     sample = text[:_SAMPLE_CHARS]
     return len(_NOT_TEXT.findall(sample)) <= _MAX_CONTROL_RATIO * len(sample)
 
 
 def clean(text: str) -> str:
-    """Return text with line feeds as line ends, without NUL and without lone surrogates."""
+    """Normalize line ends to line feeds, remove NUL, and replace lone surrogates."""
     if "\r" in text or "\u2028" in text or "\u2029" in text:
         text = _LINE_END.sub("\n", text)
     return _HALF_OF_PAIR.sub("\ufffd", text.replace("\0", ""))

@@ -1,4 +1,4 @@
-"""Writes JSON and tables as lines that a reader understands without the preceding lines."""
+"""Writes JSON and tables as lines that are understandable without the preceding lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SNIFFED_CHARS: Final = 65_536
 def read_json(text: str, bounds: ReadingBounds) -> ReadText:
     """Return a line `path: value` for each value that is not an object or a list. Text that is not JSON stays as it is.
 
-    A chunk of such lines keeps the names of all objects around its values.
+    A chunk of these lines thus contains the names of all objects around its values.
     """
     try:
         value = parse_json(text)
@@ -46,7 +46,7 @@ def _read_values(values: Iterable[tuple[str, Any]], bounds: ReadingBounds) -> Re
 
 
 def _leaves(root: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are not containers, and empty containers, with their paths in order."""
+    """Yield scalar values and empty containers in order, each with its path."""
     waiting = [(root, value)]
     while waiting:
         path, current = waiting.pop()

@@ -1,4 +1,4 @@
-"""Selects files below a folder of the deployment by paths and patterns. This module accesses no file."""
+"""Selects files below a configured folder by paths and patterns, without accessing any file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_glob(glob: str) -> None:
 
 
 def is_selected(selection: FolderSelection, source: str) -> bool:
-    """Return whether a source belongs to a file of the selection, even if the file no longer exists."""
+    """Return whether a source names a file of the selection. The file need not exist any more."""
     below = "/".join([selection.root, *split_folder_path(selection.path), ""])
     return source.startswith(below) and matches(selection.glob, source.removeprefix(f"{selection.root}/"))
 

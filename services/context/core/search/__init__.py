@@ -1,1 +1,1 @@
-"""Searches the chunks of a collection by terms and vectors, with fusion of both, filters and diversity."""
+"""Searches the chunks of a collection by terms and vectors, with fusion, filters and diversity."""

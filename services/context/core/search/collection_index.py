@@ -1,6 +1,6 @@
-"""The searchable form of a collection, which is built by applying the changes of its store in order.
+"""The in-memory index of a collection, built by applying the changes of its store in order.
 
-An index is immutable to its readers. `apply` returns the next index, which shares the unchanged parts. Only the newest
+Readers see an immutable index. `apply` returns the next index, which shares the unchanged parts. Only the newest
 index accepts changes. A position is the index of a chunk in the order of storage and is never reused.
 """
 
@@ -20,12 +20,12 @@ from services.context.core.search.metadata_filter import is_selected
 from services.context.core.search.terms import TermCounts
 from services.context.core.search.vector_index import NO_VECTORS, VectorIndex
 
-CHUNK_BYTES = 150  # memory of a chunk in the tables of an index
-POSTING_BYTES = 20  # estimated memory of a term of a chunk: position, count and impact, and a share of the term itself
-DOCUMENT_BYTES = 300  # memory of a document without its source and metadata
+CHUNK_BYTES = 150  # estimated memory of a chunk in the tables of an index
+POSTING_BYTES = 20  # estimated memory of a chunk's term: position, count and impact, and a share of the term itself
+DOCUMENT_BYTES = 300  # estimated memory of a document without its source and metadata
 MAX_FILTERS = 16
 
-# Changes whenever a collection's chunks may have changed, also when the collection is deleted and recreated.
+# Changes whenever a collection's chunks may have changed, including when the collection is deleted and recreated.
 Version = tuple[int, int]
 
 
@@ -33,7 +33,7 @@ Version = tuple[int, int]
 class IndexedDocument:
     """A document with the properties that filters read, in UTF-8.
 
-    A Python string takes up to four times the memory: one wide character is enough.
+    A Python string with a single wide character takes up to four times the memory.
     """
 
     id: int
@@ -62,7 +62,7 @@ def _no_vectors() -> Vectors:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes up to a version, which apply to an index of an earlier version or, as a whole, to an empty index.
+    """The changes up to a version, relative to an earlier version; or the whole collection, for an empty index.
 
     `embedded_ids` holds the chunk id of each row of `vectors`.
     """
@@ -88,15 +88,15 @@ def estimate_bytes(
 ) -> int:
     """Estimate the memory of an index in bytes before it is built.
 
-    `text_bytes` are those of sources and metadata in UTF-8, `posting_count` is the number of distinct terms of each
-    chunk, summed over the chunks, and `vector_bytes` the size of all vectors.
+    `text_bytes` is the UTF-8 size of sources and metadata. `posting_count` is the number of distinct terms per chunk,
+    summed over the chunks. `vector_bytes` is the size of all vectors.
     """
     documents = DOCUMENT_BYTES * document_count + text_bytes
     return documents + CHUNK_BYTES * chunk_count + POSTING_BYTES * posting_count + vector_bytes + vector_bytes // 32
 
 
 class FilterStopped(Exception):
-    """The evaluation of a filter was stopped after `done` of `total` documents. The next evaluation goes on there."""
+    """The evaluation of a filter was stopped after `done` of `total` documents; the next evaluation continues there."""
 
     def __init__(self, done: int, total: int) -> None:
         super().__init__(f"the filter was evaluated for {done} of {total} documents")
@@ -112,7 +112,7 @@ class CollectionIndex:
     """The index of one version of a collection.
 
     Attributes:
-        version: The version of the collection that this index shows.
+        version: The version of the collection that this index represents.
         options: The options of the collection.
         lexical: The terms of the chunks by position.
         vectors: The embeddings of the chunks by position.
@@ -154,7 +154,7 @@ class CollectionIndex:
         """Return the index that results from the changes."""
         following = CollectionIndex(changes.options, changes.version)
         following._documents, following._ordinals, following._positions = self._tables(changes)
-        # A damaged store may have chunks without a document. They are left out, because they could not be cited.
+        # Chunks without a document, from a damaged store, are left out, because they could not be cited.
         chunks = [chunk for chunk in changes.chunks if chunk.document_id in following._ordinals]
         for position, chunk in enumerate(chunks, len(self._ids)):
             following._positions[chunk.id] = position
@@ -177,7 +177,7 @@ class CollectionIndex:
     def allowed(self, expression: Expression | None, must_stop: Callable[[], bool] = _never) -> Mask:
         """Return the mask of live chunks in the documents that the filter selects. None selects all documents.
 
-        Raises FilterStopped once `must_stop` returns True, which is asked after each document.
+        `must_stop` is called after each document. Raises FilterStopped once it returns True.
         """
         if expression is None:
             return self.alive
@@ -191,7 +191,7 @@ class CollectionIndex:
         return allowed
 
     def _evaluated(self, expression: Expression, document_mask: Mask, must_stop: Callable[[], bool]) -> Mask:
-        """Return the mask with the further documents, up to the one after which the evaluation must stop."""
+        """Extend the mask by the next documents until `must_stop` returns True."""
         more: list[bool] = []
         for document in self._documents[len(document_mask) : self._document_count]:
             more.append(is_selected(expression, document.source.decode(), document.metadata_json.decode()))
@@ -219,7 +219,7 @@ class CollectionIndex:
         return digests
 
     def _tables(self, changes: IndexChanges) -> tuple[list[IndexedDocument], dict[int, int], dict[int, int]]:
-        """Return the shared tables with the new documents. Earlier indexes do not read past their document count."""
+        """Add the new documents to the shared tables. Earlier indexes do not read past their own document count."""
         for document in changes.documents:
             self._ordinals[document.id] = len(self._documents)
             self._documents.append(document)

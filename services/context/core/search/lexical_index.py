@@ -1,4 +1,4 @@
-"""An inverted index in immutable segments, which scores texts by BM25 and by coverage of the query.
+"""An inverted index of immutable segments that scores texts by BM25 and by query coverage.
 
 Theory of operation. A segment holds the postings of a range of positions: for each of its terms, ordered by term id,
 the positions and counts of the term. New texts form a new segment. Segments of similar size are then merged, so an
@@ -23,13 +23,13 @@ from services.context.core.search.terms import TermCounts, TermIds
 Positions = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
-IMPACT_BYTES: Final = 8  # the size of a cached impact
+IMPACT_BYTES: Final = 8  # size of a cached impact
 MERGE_RATIO: Final = 2  # A segment is merged into a predecessor that is at most this many times as large.
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Postings. Term i has the positions and the counts at starts[i]:starts[i + 1]."""
+    """Postings. The positions and counts of term i are at starts[i]:starts[i + 1]."""
 
     terms: TermIds
     starts: NDArray[np.int64]
@@ -61,7 +61,7 @@ def make_segment(texts: Sequence[TermCounts], first_position: int) -> Segment:
 
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
-    """Return one segment with the postings of all segments. Positions must ascend from segment to segment."""
+    """Merge segments into one segment. Positions must ascend from segment to segment."""
     terms = np.concatenate([np.repeat(segment.terms, np.diff(segment.starts)) for segment in segments])
     positions = np.concatenate([segment.positions for segment in segments])
     counts = np.concatenate([segment.counts for segment in segments])
@@ -93,7 +93,7 @@ class LexicalIndex:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of the index in bytes, including its cache of impacts at its largest."""
+        """The memory of the index in bytes, including the maximum size of its cache of impacts."""
         cached = sum(IMPACT_BYTES * len(segment.positions) for segment in self._segments)
         return cached + sum(segment.size_bytes for segment in self._segments) + 17 * len(self._lengths)
 
@@ -103,7 +103,7 @@ class LexicalIndex:
         return len(self._segments)
 
     def extend(self, texts: Sequence[TermCounts], alive: Mask) -> LexicalIndex:
-        """Return an index with texts appended after the last position. `alive` masks all positions."""
+        """Return an index with texts appended after the last position. `alive` is the mask of all positions."""
         segments = list(self._segments)
         lengths = self._lengths
         if texts:
@@ -112,7 +112,7 @@ class LexicalIndex:
         return LexicalIndex(_compact(segments), lengths, alive)
 
     def bm25(self, term_ids: TermIds) -> Scores:
-        """Return the score of each position, which is 0 for removed texts and for texts without a query term.
+        """Return the BM25 score of each position; 0 for removed texts and for texts without a query term.
 
         Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the inverse
         document frequency ln(1 + (N - n + 0.5) / (n + 0.5)) that Lucene uses, which is never negative.

@@ -22,7 +22,7 @@ MAX_COUNT: Final = 2**16 - 1
 TermIds = NDArray[np.uint64]
 Counts = NDArray[np.uint16]
 _ENTRY: Final = np.dtype([("term", "<u8"), ("count", "<u2")])
-TERM_BYTES: Final = _ENTRY.itemsize  # of an encoded term
+TERM_BYTES: Final = _ENTRY.itemsize  # size of an encoded term
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TermCounts:
 
 
 def check_language(field: str, language: str) -> None:
-    """Raise an InvalidRequest that names the field for a language without a stemmer."""
+    """Raise an InvalidRequest that names the field if the language has no stemmer."""
     if language not in LANGUAGES:
         choices = ", ".join(LANGUAGES)
         raise InvalidRequest(f"{field} {language[:80]!r} is not known: use one of {choices}")
@@ -75,13 +75,13 @@ def query_term_ids(query: str, language: str) -> TermIds:
 
 
 def content_digest(content: str) -> int:
-    """Return a signed 64-bit hash of a chunk's content, which serves to find duplicates."""
+    """Return a signed 64-bit hash of a chunk's content, used to find duplicates."""
     return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 @lru_cache(maxsize=1 << 17)
 def _id_of(term: str) -> int:
-    # A 64-bit hash needs no table of terms. Among a million terms, two share an id with a probability of 3e-8.
+    # A 64-bit hash needs no table of terms. The probability of a collision among a million terms is 3e-8.
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest(), "little")
 
 
@@ -94,5 +94,5 @@ def _stem(terms: list[str], language: str) -> list[str]:
 
 @lru_cache
 def _stemmer(language: str) -> Stemmer.Stemmer:
-    # A stemmer is stateful, but it holds the interpreter lock while it works, so threads can share it.
+    # A stemmer is stateful, but holds the interpreter lock while it works, so threads can share it.
     return Stemmer.Stemmer(language)

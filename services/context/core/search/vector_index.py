@@ -1,4 +1,4 @@
-"""Search over unit vectors, which is exact up to a number of vectors and approximate beyond it.
+"""Search over unit vectors: exact up to EXACT_ROWS vectors, and approximate beyond.
 
 Exact search multiplies the whole matrix by a vector. Beyond EXACT_ROWS, candidates are chosen by the signs of their
 components, one bit each: those with the fewest signs that differ from the query's signs. Only the candidates' cosines
@@ -20,18 +20,18 @@ from services.context.core.search.lexical_index import Mask
 Vector = NDArray[np.float32]
 Signs = NDArray[np.uint64]
 
-NO_VECTOR: Final = -2.0  # the score of a position without a vector, which is below every cosine
+NO_VECTOR: Final = -2.0  # score of a position without a vector, below every cosine
 FIRST_ROWS: Final = 256
 WORD_BITS: Final = 64
 EXACT_ROWS: Final = 100_000
-RESCORED: Final = 4_000  # number of candidates chosen by signs
+RESCORED: Final = 4_000  # number of candidates selected by signs
 MAX_GATHERED_RATIO: Final = 0.1  # above this share of rows, multiplying the whole matrix is faster than copying rows
 
 
 class VectorIndex:
     """The vectors of a collection by position. An index is immutable to its readers.
 
-    `extend` writes only to rows that no earlier index shows, so an index shares its matrix with the indexes extended
+    `extend` writes only to rows that no earlier index reads, so an index shares its matrix with the indexes extended
     from it. Only the newest index may be extended.
     """
 
@@ -120,7 +120,7 @@ class VectorIndex:
 
 
 def signs_of(vectors: Vectors) -> Signs:
-    """Return the signs of vectors as bits, with WORD_BITS components in each row and a column for each vector."""
+    """Return the signs of vectors as bits, with WORD_BITS components per row and one column per vector."""
     bits = np.packbits(vectors > 0, axis=1)
     padded = np.zeros((len(vectors), -(-vectors.shape[1] // WORD_BITS) * WORD_BITS // 8), dtype=np.uint8)
     padded[:, : bits.shape[1]] = bits

@@ -1,1 +1,1 @@
-"""Implements the ports with llama.cpp: loads models, tokenizes, generates text, makes embeddings and scores pairs."""
+"""Implements the ports with llama.cpp: loads models, tokenizes, generates text, computes embeddings, scores pairs."""

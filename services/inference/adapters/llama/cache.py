@@ -12,10 +12,10 @@ from services.inference.adapters.llama.weights import read_metadata
 from services.inference.adapters.machine import free_memory_bytes
 
 BITS_16 = "f16"
-MAX_SEQUENCES = 255  # llama.cpp allows 256; one sequence is reserved for copying cells in and out
+MAX_SEQUENCES = 255  # llama.cpp allows 256; one of them is reserved for copying cells in and out
 MAX_SCORES_BYTES = 256 * 1024 * 1024  # maximum memory of attention scores in large batches of prompts
 LOWER = "lower PAGANTIC_INFERENCE_KV_TOKENS or CONTEXT_TOKENS, or free memory"
-_NUMBER_BYTES = {BITS_16: 2.0, "q8_0": 34 / 32}  # a block of 32 8-bit numbers shares a 16-bit scale
+_NUMBER_BYTES = {BITS_16: 2.0, "q8_0": 34 / 32}  # 32 8-bit numbers share a 16-bit scale
 _SHARED_SCALE = 32
 _MIB = 1024 * 1024
 _SCORE_BYTES = 4
@@ -45,7 +45,7 @@ class EngineOptions:
 
     @property
     def cell_types(self) -> tuple[str, str]:
-        """The types of keys and values. Values have 16 bits without flash attention, which 8-bit values require."""
+        """The types of keys and values. Values are 16-bit without flash attention, because 8-bit values require it."""
         if self.flash_attention:
             return self.key_type, self.value_type
         return self.key_type, BITS_16
@@ -71,7 +71,7 @@ class CacheShape:
         return int(max(self._window, options.kv_tokens or 2 * self._window))
 
     def bytes_per_token(self, options: EngineOptions) -> int:
-        """Return the number of bytes in one cell, which holds keys and values for every layer."""
+        """Return the number of bytes in a cell, which holds the keys and values of every layer."""
         types = zip(self._widths, options.cell_types, strict=True)
         bytes_of_head = sum(width * _NUMBER_BYTES[name] for width, name in types)
         heads = llama_cpp.llama_model_n_layer(self._model) * llama_cpp.llama_model_n_head_kv(self._model)

@@ -24,7 +24,7 @@ from services.inference.core.embedding import Vectors
 from services.inference.core.pairs import PairLayout, split_template
 from services.inference.core.scheduling.batch import Slice
 
-_TEMPLATE = b"rerank"  # name of the template that joins the texts of a pair
+_TEMPLATE = b"rerank"  # name of the template for a pair of texts
 _YES_AND_NO = 2  # number of outputs of a Qwen3 reranker
 _NO_TOKEN = llama_cpp.LLAMA_TOKEN_NULL
 _LEAST_PROBABILITY = np.finfo(np.float32).tiny
@@ -101,12 +101,12 @@ class _Context:
         return np.stack([np.ctypeslib.as_array(row, shape=(dimensions,)) for row in rows])
 
     def close(self) -> None:
-        """Free the context's memory. Nothing may be called afterwards."""
+        """Free the context's memory. Do not use the object afterwards."""
         llama_cpp.llama_free(self._context)
 
 
 class LlamaCppEmbedder:
-    """A loaded GGUF model that pools text into a vector. Close it to free its memory."""
+    """A loaded GGUF model that pools a text into a vector. Close it to free its memory."""
 
     poolings: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
@@ -166,10 +166,10 @@ class LlamaCppEmbedder:
         try:
             return self._contexts[-1 if is_small else 0].pool(texts, self._dimensions)
         finally:
-            release_threads()  # otherwise, this thread's pool makes the threads of other models spin briefly
+            release_threads()  # otherwise, this thread's pool would make the threads of other models spin only briefly
 
     def close(self) -> None:
-        """Free the model. Nothing may be called afterwards."""
+        """Free the model. Do not use the object afterwards."""
         for context in self._contexts:
             context.close()
         llama_cpp.llama_model_free(self._model)
@@ -182,7 +182,7 @@ class LlamaCppEmbedder:
         return pooling
 
     def _open_contexts(self, path: Path, window: int, options: EmbedderOptions) -> None:
-        """Open the context for all batches, and on a CPU a second context for small batches."""
+        """Open a context for all batches and, on a CPU, a second context for small batches."""
         # Unlike in decoding, flash attention is worthwhile here on a CPU: full batches run nearly twice as fast and
         # need less memory.
         auto, off = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO, llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -196,7 +196,7 @@ class LlamaCppCrossEncoder(LlamaCppEmbedder):
     """A loaded GGUF model whose classification head scores a query and a text.
 
     The engine adds the vector of the first token type to all tokens, including those of the text. A model that was
-    trained with a second type for the text is therefore less exact here than in its original framework.
+    trained with a second type for the text is therefore less accurate here than in its original framework.
     """
 
     poolings: ClassVar[Mapping[int, str]] = MappingProxyType({llama_cpp.LLAMA_POOLING_TYPE_RANK: "rank"})
@@ -270,10 +270,10 @@ def embedder_kind(info: ModelInfo) -> type[LlamaCppEmbedder] | None:
 
 def _context_params(tokens: int, options: EmbedderOptions, flash_attention: int) -> llama_cpp.llama_context_params:
     params = llama_cpp.llama_context_default_params()
-    # Pooling and bidirectional attention need a whole text in one micro-batch: llama.cpp aborts otherwise.
+    # Pooling and bidirectional attention need the whole text in one micro-batch; otherwise, llama.cpp aborts.
     params.n_ctx = params.n_batch = params.n_ubatch = tokens
     params.n_seq_max = options.max_texts
-    params.kv_unified = True  # allows a single text to fill the whole context
+    params.kv_unified = True  # a single text may fill the whole context
     params.embeddings = True
     params.pooling_type = options.pooling
     params.n_threads = params.n_threads_batch = options.threads or os.cpu_count() or 1

@@ -24,7 +24,7 @@ from services.inference.ports import KvCacheFullError
 
 
 class TokenBatch:
-    """A llama_batch over preallocated arrays, which is filled without a call per token.
+    """A llama_batch over preallocated arrays, filled without a call per token.
 
     With `dimensions`, the batch holds image embeddings instead of tokens. `fill` skips slices of the other kind.
     """
@@ -108,11 +108,11 @@ class LlamaCppEngine:
         self._vocabulary = LlamaVocabulary(self._tokenizer)
 
     def beside(self, options: EngineOptions) -> LlamaCppEngine:
-        """Return an engine with another context over the same weights. Close it before this engine."""
+        """Return an engine with a second context over the same weights. Close it before this engine."""
         return LlamaCppEngine(self._path, self._info, options, weights=self._model)
 
     def retune(self, **changes: Any) -> None:
-        """Run with other options from now on. Call this only while nothing is decoded; the cache is empty afterwards.
+        """Switch to other options. Call this only while nothing is decoded; the cache is empty afterwards.
 
         If there is not enough memory, raises PreconditionFailed and keeps the old options.
         """
@@ -126,7 +126,7 @@ class LlamaCppEngine:
             raise
 
     def set_threads(self, threads: int) -> None:
-        """Use another number of threads for decoding, from the next step on."""
+        """Change the number of threads for decoding, starting with the next step."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
 
     def _open_context(self, options: EngineOptions) -> None:
@@ -140,7 +140,7 @@ class LlamaCppEngine:
         params.n_batch = params.n_ubatch = self._shape.prompt_batch_tokens(options, batch_tokens)
         params.n_seq_max = (max_sequences + 1) * (1 + self._has_window)
         params.n_outputs_max = max(batch_tokens, params.n_seq_max)  # llama.cpp reserves a row for each sequence
-        params.kv_unified = True  # sequences share cells, so a copied prefix needs no more cells
+        params.kv_unified = True  # sequences share cells, so a copied prefix needs no additional cells
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION_TYPES[options.flash_attention]
         params.type_k, params.type_v = (_CELL_TYPES[name] for name in options.cell_types)
@@ -206,7 +206,7 @@ class LlamaCppEngine:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """The number of bytes in one cell, which holds keys and values for every layer."""
+        """The number of bytes in a cell, which holds the keys and values of every layer."""
         return self._shape.bytes_per_token(self._options)
 
     @property
@@ -288,7 +288,7 @@ class LlamaCppEngine:
         return self._logits(rows)
 
     def _logits(self, rows: int) -> Logits:
-        """Return a view of llama.cpp's rows of logits, and reuse the view until the rows move."""
+        """Return a view of llama.cpp's rows of logits. The view is reused until the rows move."""
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.addressof(pointer.contents)
         if (address, rows) != self._logits_at:
@@ -378,7 +378,7 @@ class LlamaCppEngine:
             llama_cpp.llama_memory_seq_rm(self._memory, self._second(sequence_id), length, -1)
 
     def close(self) -> None:
-        """Free the model. Nothing may be called afterwards."""
+        """Free the model. Do not use the object afterwards."""
         llama_cpp.llama_free(self._context)
         self._free_model()
 

@@ -20,7 +20,7 @@ _HANGUL = re.compile("[\uac00-\ud7a3]+")
 _UNKNOWN_WORD_BYTES = 32
 _PIECE_BYTES = 512
 _MAX_ADDED_TOKENS = 8  # maximum number of special tokens that a tokenizer adds to a text
-# The time that llama.cpp needs for text grows with the square of the number of markers, so longer text is cut.
+# llama.cpp's time for a text is quadratic in its number of markers, so texts with more markers are cut.
 _MARKERS_AT_ONCE = 32
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 _USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -88,7 +88,7 @@ class LlamaTokenizer:
         return re.compile("|".join(map(re.escape, texts))) if texts else None
 
     def texts_with(self, attributes: int, *, without: int = 0) -> tuple[str, ...]:
-        """Return the texts of the tokens that have any of `attributes` and none of the attributes in `without`."""
+        """Return the texts of the tokens with any attribute in `attributes` and no attribute in `without`."""
         texts = []
         for token in range(self.size):
             token_attributes = llama_cpp.llama_vocab_get_attr(self.vocab, token)
@@ -107,7 +107,7 @@ class LlamaTokenizer:
         return self.render(token, with_special=True), is_control, bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
 
     def render(self, token: int, *, with_special: bool) -> bytes:
-        """Return the bytes of a token. With `with_special`, a control token is written as its text."""
+        """Return the bytes of a token. With `with_special`, a control token yields its text."""
         size = _PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -120,7 +120,7 @@ class LlamaTokenizer:
 def common_tokens(model: LlamaTokenizer, draft: LlamaTokenizer) -> int:
     """Return the number of tokens that a model and its draft model share: the size of the smaller vocabulary.
 
-    Raises InvalidRequest if a token has other bytes or another role in the draft model.
+    Raises InvalidRequest if a token has different bytes or a different role in the draft model.
     """
     size = min(model.size, draft.size)
     for token in range(size):
@@ -147,7 +147,7 @@ class LlamaVocabulary:
         self._pieces = [tokenizer.render(token, with_special=token in meant) for token in range(self.size)]
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token, or no bytes for a control token that does not mark a part of an answer."""
+        """Return the bytes of a token. They are empty for a control token that does not mark a part of an answer."""
         return self._pieces[token]
 
 

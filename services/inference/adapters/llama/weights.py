@@ -14,8 +14,8 @@ from services.inference.adapters.openmp import release_threads
 
 log = get_logger(__name__)
 
-# In batches of at least this many tokens, llama.cpp's flash attention for CPUs computes tiles. A long text is slower in
-# smaller batches. Several texts are slower in tiles, because each token visits the cells of all texts in its tile.
+# In batches of at least this many tokens, llama.cpp's flash attention for CPUs computes tiles. A long text is slower
+# without tiles. Several texts are slower with tiles, because each token visits the cells of all texts in its tile.
 TILE_TOKENS = 64
 _VALUE_BYTES = 256
 _GGML_LOG_LEVEL_WARN = 3
@@ -37,7 +37,7 @@ def forward_logs() -> None:
 
 
 def uses_amx() -> bool:
-    """Return whether llama.cpp multiplies weights with AMX, which the build must contain and the kernel must permit."""
+    """Return whether llama.cpp multiplies with AMX, which the build must contain and the kernel must permit."""
     if b"AMX_INT8 = 1" not in llama_cpp.llama_print_system_info():
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
@@ -51,7 +51,7 @@ def load_model(path: Path, *, gpu_layers: int, use_extra_bufts: bool) -> llama_c
     params.n_gpu_layers = gpu_layers
     params.use_extra_bufts = use_extra_bufts
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    release_threads()  # otherwise, the repacking threads make the threads of all models spin briefly
+    release_threads()  # otherwise, the repacking threads would make the threads of all models spin only briefly
     if not model:
         raise PreconditionFailed(
             f"{str(path)!r} cannot be loaded: it is not a GGUF model that this engine knows",

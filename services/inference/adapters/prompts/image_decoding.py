@@ -1,4 +1,4 @@
-"""Decodes image files in a worker process, because files are untrusted and a small file can have very many pixels."""
+"""Decodes image files in a worker process: files are untrusted, and a small file can have very many pixels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagantic_common.domain.images import MAX_PIXELS
 
 MAX_SIDE_PIXELS = 1536
 _FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF"}
-# Encoders scale images down, and the short side of an even longer image would have no pixels left.
+# Encoders scale images down, which would leave no pixels on the short side of a longer image.
 MAX_RATIO = 50
 _COLOR_BEHIND_TRANSPARENT_PIXELS = "white"
 
@@ -30,7 +30,7 @@ def decode_image(media_type: str, data: str) -> tuple[int, int, str]:
     PIL.Image.MAX_IMAGE_PIXELS = None  # `_check_size` bounds the pixels
     try:
         with PIL.Image.open(io.BytesIO(base64.b64decode(data)), formats=[_FORMATS[media_type]]) as file:
-            _check_size(*file.size)  # the header contains the size, so no pixel is decoded yet
+            _check_size(*file.size)  # the size comes from the header, so no pixel is decoded yet
             file.draft("RGB", (MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))  # a JPEG can be decoded at a fraction of its size
             image = _opaque(ImageOps.exif_transpose(file))
     except (InvalidRequest, MemoryError):

@@ -42,7 +42,7 @@ class MtmdEncoder:
             raise _refusal(path, problem)
 
     def _problem(self) -> str:
-        """Return the reason that the projector is unusable, or an empty string if it is usable."""
+        """Return the reason why the projector is unusable, or an empty string if it is usable."""
         if not self._library.mtmd_support_vision(self._context):
             return "encodes no images"
         if self._library.mtmd_decode_use_mrope(self._context):
@@ -89,7 +89,7 @@ class MtmdEncoder:
 
     def _embeddings(self, chunk: Any, positions: int) -> Embeddings:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
-        release_threads()  # otherwise, this thread's pool makes the threads of the model spin briefly
+        release_threads()  # otherwise, this thread's pool would make the threads of the model spin only briefly
         if code:
             raise _failure(f"an image of {positions} positions could not be encoded ({code})")
         output = self._library.mtmd_get_output_embd(self._context)

@@ -1,9 +1,9 @@
 """Implements PrefixStore as a folder with one file per block. Services on several machines may share the folder.
 
-A file begins with a digest of the file's name and cells, so that a torn, damaged or renamed file is detected and
-deleted. The modification time of a file is the time of its last use. After a service has written a certain share of the
-folder's bound, it counts the files again and deletes the least recently used files beyond its bound. Another service
-may delete the same files meanwhile.
+A file begins with a digest of its name and cells, so that torn, damaged and renamed files are detected and deleted. The
+modification time of a file is the time of its last use. After writing a certain share of the folder's bound, a service
+counts the files again and deletes the least recently used files beyond its bound. Another service may delete the same
+files meanwhile.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _DIGEST_BYTES = 32
 _HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES
 _SUFFIX = ".cells"
 _NEW = ".new-"
-_STRAY_NS = 60 * 10**9  # an unfinished file older than this was left behind
+_STRAY_NS = 60 * 10**9  # an older unfinished file belongs to a dead writer
 _LOG_AGAIN_S = 60.0
-_ROOM = 16  # deletions free 1/16 of the bound, and the files are counted again after 1/16 was written
+_ROOM = 16  # deletions free 1/16 of the bound, and files are recounted after writing 1/16 of it
 
 log = get_logger(__name__)
 
@@ -51,7 +51,7 @@ class PrefixFolder:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._written_bytes = 0  # counted since the last count of files
+        self._written_bytes = 0  # bytes written since the last count of files
         self._logged_s = -_LOG_AGAIN_S
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class PrefixFolder:
             ) from None
 
     def read(self, name: str, max_bytes: int) -> Cells | None:
-        """Return a block as it was written, or None if it is missing or larger than `max_bytes`."""
+        """Return a block, or None if it is missing or larger than `max_bytes`."""
         path = self._path(name)
         try:
             cells = _read(path, name, _HEADER_BYTES + max_bytes)
@@ -91,7 +91,7 @@ class PrefixFolder:
             if is_full or self._written_bytes > self._max_bytes // _ROOM:
                 self._counted_bytes = self._make_room(size)
                 self._written_bytes = 0
-            if self._counted_bytes + size > self._max_bytes:  # the other files cannot be deleted
+            if self._counted_bytes + size > self._max_bytes:  # other files cannot be deleted
                 return False
             write_parts(self._path(name), [_header(name, cells), memoryview(cells.data)], prefix=_NEW)
         except OSError as error:
@@ -130,7 +130,7 @@ class PrefixFolder:
         return total
 
     def _files(self) -> list[_File]:
-        """Return the files of blocks. Also deletes unfinished files of writers that have died."""
+        """Return the files of blocks, and delete unfinished files of dead writers."""
         with os.scandir(self._folder) as entries:
             files = [file for entry in entries if (file := _file_of(entry)) is not None]
         for file in files:
@@ -178,7 +178,7 @@ def _file_of(entry: os.DirEntry[str]) -> _File | None:
 
 
 def _delete(path: Path) -> bool:
-    """Delete a file and return whether it is gone. A failure is not raised, so other files can still be deleted."""
+    """Delete a file, and return whether it is gone. Does not raise, so that other files can still be deleted."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

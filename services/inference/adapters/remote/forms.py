@@ -1,4 +1,4 @@
-"""Parses the parts of an engine's responses that this service reads. A missing or null field gets its default."""
+"""Parses the parts of engine responses that this service reads. Missing and null fields get their defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ValueT = TypeVar("ValueT")
 
 
 def _text(value: Any) -> Any:
-    """Replace lone surrogates, which no protocol can carry. Returns an empty string for None."""
+    """Replace lone surrogates, which UTF-8 cannot encode. Returns an empty string for None."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -65,7 +65,7 @@ class _Alternative(_Form):
 
 
 class _Logprobs(_Form):
-    """The log-probabilities of a choice: a chat has them in `content`, and raw text has them in the other fields."""
+    """The log-probabilities of a choice: in `content` for a chat, and in the other fields for raw text."""
 
     content: Several[_Alternative] = []
     tokens: Several[Text] = []
@@ -130,7 +130,7 @@ def embeddings_of(data: object) -> tuple[Vectors, int]:
     rows = sorted(form.data, key=lambda row: row.index)
     if [row.index for row in rows] != list(range(len(rows))):
         raise ValueError("the vectors are not numbered from 0")
-    # A component that is too large becomes infinite, and the check below rejects it.
+    # A component that is too large becomes infinite and fails the check below.
     with np.errstate(over="ignore"):
         vectors = np.array([row.embedding for row in rows], dtype=np.float32)
     if vectors.ndim != 2 or not np.isfinite(vectors).all():  # noqa: PLR2004 - rows and components

@@ -45,7 +45,7 @@ _CONTEXT = re.compile(r"context.?(length|size|window)|maximum context|max_model_
 _CONSTRAINT = re.compile(r"response_format|json.?schema|grammar|guided", re.IGNORECASE)
 _ENGINES_FAULT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY)
 _SETTINGS = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-# At lower levels, these libraries log every request, but the log must not contain prompts.
+# Below this level, these libraries log every request, but the log must not contain prompts.
 for _name in ("openai", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
@@ -124,7 +124,7 @@ def _malformed(engine: str, reason: str) -> Internal:
 
 
 def _words_of(error: Exception) -> str:
-    """Return a description of a failed connection. OpenAI's library attaches the error of the HTTP client as cause."""
+    """Describe a failed connection. OpenAI's library attaches the error of the HTTP client as the cause."""
     if isinstance(error, APITimeoutError | httpx2.TimeoutException):
         return "it does not answer in time"
     cause = error.__cause__ if isinstance(error, APIConnectionError) else error
@@ -178,7 +178,7 @@ class Endpoint:
 
 
 class OpenAiEngine:
-    """The engine at one address. A failed request is never repeated here: callers decide whether to repeat it."""
+    """The engine at one address. It does not retry failed requests; callers decide on retries."""
 
     def __init__(self, endpoint: Endpoint, limits: ConnectionLimits) -> None:
         self._name = f"the engine of model {endpoint.alias!r}"

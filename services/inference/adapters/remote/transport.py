@@ -1,4 +1,4 @@
-"""Controls which headers are sent to an engine, and limits its responses."""
+"""Controls the headers sent to an engine, and limits its responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
 JSON_LINES = "application/x-ndjson"
 WRITE_TIMEOUT_S = 30.0
-# Only these headers are sent. The library adds others that describe this machine, or that the environment sets for
+# Only these headers are sent. The library adds headers that describe this machine, or that the environment sets for
 # other services.
 _SENT_HEADERS = frozenset({"host", "accept", "accept-encoding", "connection", "content-length", "content-type"})
 
@@ -55,12 +55,12 @@ def open_client(
 
 
 def is_event_stream(headers: httpx2.Headers, types: tuple[str, ...] = (EVENT_STREAM,)) -> bool:
-    """Return whether a response is a stream of events, which has one of the content types."""
+    """Return whether the content type of a response is a type of event streams."""
     return str(headers.get("content-type", "")).lower().startswith(types)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Sends its own headers but no other header about the sender, and limits the bytes of each response."""
+    """Sends no headers about the sender except its own, and limits the bytes of each response."""
 
     def __init__(self, limits: ConnectionLimits, ca_file: str, own_headers: Mapping[str, str]) -> None:
         self._inner = httpx2.AsyncHTTPTransport(

@@ -1,21 +1,21 @@
-"""Separates reasoning, content and tool calls while a candidate's text arrives. Knows neither tokens nor schemas.
+"""Separates reasoning, content and tool calls while a candidate's text arrives. Independent of tokens and schemas.
 
 Theory of operation. The parser is a set of rules written as generators. Each rule reads the current character and
 pauses until the next character arrives. A rule therefore reads like its grammar, and the work is linear in the text.
 Text that may become markup or a tool call is held back. If the text is markup, the parser drops it. If it can be
-neither markup nor a call, the parser shows it as content. The parser shows a call as soon as it has read the name of an
+neither markup nor a call, the parser shows it as content. It shows a call as soon as it has read the name of an
 offered tool and the opening of the arguments. From then on, it shows the arguments character by character.
 
-At the beginning, and after a call, the parser recognizes the openings of all formats, because small models answer in
+At the beginning and after a call, the parser recognizes the openings of all formats, because small models answer in
 bare or fenced JSON regardless of their template. In the middle of text, it recognizes only the openings of the model's
 own format, because a text may quote JSON.
 
 Invariants:
-    1. The joined pieces do not depend on how the fed text is split.
+    1. The joined pieces do not depend on the splitting of the fed text.
     2. Without a call and without reasoning markers, the content is the text, character by character.
     3. A shown piece is never retracted.
     4. The shown arguments of a call equal its arguments in `calls`: a JSON object, as the model wrote it.
-    5. Every call names an offered tool. Text with any other name is content.
+    5. Every call names an offered tool. A call-like text with any other name is content.
 
 The parser drops white space around reasoning, between calls, and between reasoning and content.
 """
@@ -92,7 +92,7 @@ class CallRules:
         return (yield from self._arguments_of(name))
 
     def _name(self) -> Reading[str]:
-        """Hold the longest prefix of an offered name. Returns the name, or an empty string if it is incomplete."""
+        """Hold the longest prefix of an offered name. Returns the name; empty if it is incomplete."""
         text, read = self._text, ""
         while text.char and any(name.startswith(read + text.char) for name in self._names):
             read += text.char
@@ -214,7 +214,7 @@ _CALL_SEPARATORS = (",", ";")
 class AnswerForm:
     """The form of the answers to one request, which determines how their parsers are set up.
 
-    `holds_arguments` is set if the decoder holds the arguments of calls to the schemas of their tools.
+    `holds_arguments` means that the decoder enforces the tools' schemas on the arguments of calls.
     """
 
     dialect: Dialect
@@ -267,7 +267,7 @@ class AnswerParser:
         return self._text.take_shown()
 
     def finish(self) -> list[Piece]:
-        """Return the last pieces at the end of the output. Nothing may be fed afterwards."""
+        """Return the last pieces at the end of the output. Do not feed text afterwards."""
         self._text.char = ""
         next(self._reading, None)
         return self._text.take_shown()
@@ -281,7 +281,7 @@ class AnswerParser:
     def is_broken(self) -> bool:
         """Whether a shown or enforced call is incomplete or not JSON.
 
-        Nothing after such a call is shown. The value is valid after `finish`.
+        Nothing is shown after such a call. The value is valid after `finish`.
         """
         return self._call.is_broken
 
@@ -372,7 +372,7 @@ class AnswerParser:
         return reasoning[1]
 
     def _is_left_over(self, ends: Sequence[str]) -> bool:
-        """Return whether only separators or a prefix of a block's closing marker follow the last call."""
+        """Return whether the text after the last call is only separators or a prefix of a block's closing marker."""
         if self._text.char:
             return False
         rest = self._text.held.strip(" \t\r\n" + "".join(_CALL_SEPARATORS))

@@ -1,4 +1,4 @@
-"""Holds back an answer's text as it arrives, or shows it as content, reasoning or calls. Knows no call format."""
+"""Holds back an answer's text as it arrives, or shows it as content, reasoning or calls. Knows no call formats."""
 
 from __future__ import annotations
 

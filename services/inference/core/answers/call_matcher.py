@@ -1,16 +1,16 @@
-"""Holds the calls of a model that may call tools to the tools' schemas, and leaves all other output free.
+"""Enforces the tools' schemas on the calls of a model that may call tools, and leaves all other output free.
 
-Theory of operation. Whether an answer is a call is known only once the model has begun the call. Until then, every
-token may follow, and the matcher watches the bytes of the recent tokens for an object whose first key is `name`, at the
-beginning of the answer (bare or fenced) or after the marker of the model's own format. It then repeats the object's
-tokens on a copy of the compiled call, without the white space before the key. If the copy takes them all, it decides
-the following tokens until the object is complete. If it does not, the call stays free, and its arguments must be
+Theory of operation. An answer turns out to be a call only once the model has begun the call. Until then, every token
+may follow, and the matcher watches the bytes of the recent tokens for an object whose first key is `name`, at the
+beginning of the answer (bare or fenced) or after the marker of the model's own format. It then replays the object's
+tokens on a copy of the compiled call, without the white space before the key. If the copy accepts all tokens, it
+decides the following tokens until the object is complete. Otherwise, the call stays free, and its arguments must be
 checked later.
 
 Invariants:
     1. Outside a held call, the mask changes no logit.
-    2. `is_complete` is never true if the answer has a call that was not held. Every call contains a brace, so that a
-       brace outside held calls is enough to make it false.
+    2. `is_complete` is never true if the answer has a call that was not held. Every call contains a brace, so a
+       brace outside held calls is sufficient to make it false.
     3. A failure of the compiled call ends its hold, never the answer.
 """
 
@@ -33,12 +33,12 @@ _BEGINNING = b'{"name"'
 _SPACED_BEGINNING = re.compile(rb'\{\s*"name"')
 _BEFORE_BARE_CALL = re.compile(rb"[\s,;]*(?:`{1,2}\Z|```\w*\s*)?")  # separators of calls and the opening of a fence
 _OBJECT_MARKERS = frozenset({"<tool_call>", "<|python_tag|>", "[TOOL_CALLS]"})  # the markers before an object
-_WATCHED_BYTES = 64  # at least an opening with some white space
+_WATCHED_BYTES = 64  # an opening with some white space must fit
 
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The compiled form of a call, not advanced, and whether it holds the arguments to the schemas of their tools."""
+    """The compiled form of a call, before any token, and whether it enforces the tools' schemas on arguments."""
 
     matcher: Matcher
     holds_arguments: bool
@@ -48,7 +48,7 @@ class CallMatcher:
     """A matcher of one answer that may contain calls.
 
     Args:
-        call: The matcher of one call object. It is copied, never advanced.
+        call: The matcher of one call object. It is only copied, never advanced.
         dialect: The model's dialect.
         vocabulary: The model's tokens.
         tokenize: Splits a text into tokens, without control tokens.
@@ -82,7 +82,7 @@ class CallMatcher:
             return logits
 
     def accept(self, token: int) -> None:
-        """Move past a token that the mask allowed."""
+        """Advance past a token that the mask allowed."""
         if self._call is None:
             self._watch(token)
             return
@@ -139,7 +139,7 @@ class CallMatcher:
         self._end_if_complete(call)
 
     def _find_object(self, text: bytes) -> int | None:
-        """Return the position of the object of a call, or None while no call has certainly begun."""
+        """Return the position of the object of a call, or None while no call has begun for certain."""
         if self._is_at_beginning:
             before = _BEFORE_BARE_CALL.match(text)
             begin = before.end() if before is not None else 0
@@ -153,7 +153,7 @@ class CallMatcher:
         return None if marked is None else marked.end()
 
     def _forget_old(self, size: int) -> None:
-        """Forget the tokens that no opening can begin in any more. `size` is the number of bytes of all tokens."""
+        """Drop old tokens in which no opening can begin any more. `size` is the number of bytes of all tokens."""
         if self._is_at_beginning:
             return
         old = 0
@@ -166,7 +166,7 @@ class CallMatcher:
         del self._recent[:old]
 
     def _repeat(self, text: bytes, begin: int) -> Matcher | None:
-        """Return a matcher of a call after the recent text from a byte on, or None if it does not allow this text."""
+        """Replay the recent text from byte `begin` on a matcher of a call; None if the call does not allow it."""
         written = text[begin:]
         plain = _SPACED_BEGINNING.sub(_BEGINNING, written, count=1)
         tokens = self._tokens_from(begin) if plain == written else self._split(plain)
@@ -181,7 +181,7 @@ class CallMatcher:
         return call if tokens else None
 
     def _tokens_from(self, begin: int) -> list[int]:
-        """Return tokens for the recent bytes from a position on, or no tokens if the bytes have none."""
+        """Return tokens for the recent bytes from a position on, or no tokens if the bytes cannot be tokenized."""
         position, index = 0, 0
         while position + len(self._recent[index][1]) <= begin:
             position += len(self._recent[index][1])
@@ -193,7 +193,7 @@ class CallMatcher:
         return [*first, *tokens[1:]] if first else []
 
     def _split(self, data: bytes) -> list[int]:
-        """Return tokens for some bytes, or no tokens if the tokenizer yields other bytes, such as a space in front."""
+        """Tokenize bytes. Returns no tokens if they stand for other bytes, such as an additional space in front."""
         tokens = self._tokenize(data.decode(errors="replace"))
         return tokens if b"".join(map(self._vocabulary.piece, tokens)) == data else []
 

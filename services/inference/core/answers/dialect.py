@@ -57,7 +57,7 @@ class Dialect:
     """The markup of one model.
 
     Args:
-        tool_format: The format whose openings count in the middle of text. At the beginning, all formats count.
+        tool_format: The format whose openings count in the middle of text; at the beginning, all formats count.
         reasoning: The markers before and after reasoning, or None if all text is content.
         is_in_reasoning: Whether the prompt has opened the reasoning, so that the output begins inside it.
         is_reasoning_model: Whether the model's template supports reasoning.
@@ -81,8 +81,7 @@ class Dialect:
     def after(self, prompt: str) -> Dialect:
         """Return this dialect after a rendered prompt, which may end inside reasoning.
 
-        The template's source is not sufficient evidence, because a variable may decide whether the prompt opens
-        reasoning.
+        The template's source alone does not suffice, because a variable may decide whether the prompt opens reasoning.
         """
         is_open = self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
         return replace(self, is_in_reasoning=is_open)

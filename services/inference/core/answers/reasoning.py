@@ -77,7 +77,7 @@ class ReasoningMatcher:
                 return logits
             case _Phase.CLOSING:
                 masked = np.full_like(logits, -np.inf)
-                masked[self._form.closing_tokens[self._closed]] = 0.0  # makes the token certain, whatever its logit was
+                masked[self._form.closing_tokens[self._closed]] = 0.0  # makes the token certain, whatever its logit
                 return masked
             case _Phase.ANSWER if self._answer is not None:
                 return self._answer.mask(logits)
@@ -85,7 +85,7 @@ class ReasoningMatcher:
                 return logits
 
     def accept(self, token: int) -> None:
-        """Move past a token that the mask allowed."""
+        """Advance past a token that the mask allowed."""
         match self._phase:
             case _Phase.BEFORE if token == self._form.opening:
                 self._phase = _Phase.THINKING

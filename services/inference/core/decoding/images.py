@@ -1,4 +1,4 @@
-"""Lays out images in a prompt, which are positions with embeddings from the image encoder instead of tokens."""
+"""Lays out images in a prompt, as positions with embeddings from the image encoder instead of tokens."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Theory of operation. `rank` takes the logits after the output's last token and returns the tokens that may come next.
 Each candidate draws from these tokens. `accept` takes the drawn token and returns the tokens to decode next. These are
-the drawn token and the tokens that the constraint forces after it, so that a run of forced tokens costs one batch. When
-candidates draw different tokens, `fork` makes the outputs of the other branches. `TextStream` turns the bytes of tokens
+the drawn token and the tokens that the constraint forces after it, so a run of forced tokens costs one batch. When
+candidates draw different tokens, `fork` creates the outputs of the new branches. `TextStream` turns the bytes of tokens
 into text.
 
 Invariants:
@@ -50,7 +50,7 @@ class TextStream:
         return bool(self.found_stop)
 
     def fork(self) -> TextStream:
-        """Return a copy of this stream with the same text so far, which continues separately."""
+        """Return an independent copy of this stream with the same text so far."""
         other = TextStream(self._stop)
         other._decoder.setstate(self._decoder.getstate())
         other._held = self._held
@@ -111,7 +111,7 @@ class Matcher(Protocol):
         """Return the logits with every excluded token set to -inf."""
 
     def accept(self, token: int) -> None:
-        """Move past a token that the mask allowed."""
+        """Advance past a token that the mask allowed."""
 
     def forced_tokens(self) -> list[int]:
         """Return the tokens that must come next, without accepting them."""
@@ -128,7 +128,7 @@ class Matcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The tokens that may follow the output, and the log-probabilities of all tokens if the request asks for them."""
+    """The tokens that may follow the output, and the log-probabilities of all tokens if requested."""
 
     choices: Choices
     log_probabilities: NDArray[np.float64] | None
@@ -138,7 +138,7 @@ class Row:
 class Step:
     """The result of one `accept`: the new tokens, the text to show, and the finish reason if the output ended.
 
-    The tokens are decoded next unless the output ended. A token that ends an output is not part of it.
+    The tokens are decoded next unless the output has ended. A token that ends an output is not part of the output.
     """
 
     tokens: tuple[int, ...]
@@ -159,7 +159,7 @@ class Output(Protocol):
         """Whether the next token is sampled at random rather than chosen greedily."""
 
     def fork(self) -> Output:
-        """Return a copy of this output with the same tokens so far, which continues separately."""
+        """Return an independent copy of this output with the same tokens so far."""
 
     def rank(self, logits: Logits) -> Row:
         """Return the tokens that may come next. May change the logits in place."""
@@ -205,7 +205,7 @@ class SampledOutput:
         return self._sampling.temperature > 0
 
     def fork(self) -> SampledOutput:
-        """Return a copy of this output with the same tokens so far, which continues separately."""
+        """Return an independent copy of this output with the same tokens so far."""
         other = SampledOutput(
             vocabulary=self._vocabulary,
             sampling=self._sampling,
@@ -254,7 +254,7 @@ class SampledOutput:
         return step
 
     def resume(self, tokens: Sequence[int], draw: Callable[[], float]) -> str:
-        """Begin with the tokens of an earlier decoding and return their text. Draws as often as that decoding did.
+        """Begin with the tokens of an earlier decoding, and return their text. Draws as often as that decoding.
 
         Raises InvalidRequest if this output cannot begin with the tokens, or if a token ends this output.
         """

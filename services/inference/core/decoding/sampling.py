@@ -20,9 +20,9 @@ from services.inference.core.generation import Sampling
 
 Logits = NDArray[np.float32]
 
-GREEDY_BELOW = 1e-4  # a smaller temperature would overflow the exponentials, and picks the best token anyway
+GREEDY_BELOW = 1e-4  # a lower temperature would overflow the exponentials, and picks the best token anyway
 _NEAR_BEST = 8.0  # nearly all of the mass lies within this many nats of the best logit, so only these tokens are sorted
-_TOP_NATS = (4.0, 8.0, np.inf)  # the top k tokens are searched within these distances from the best logit, in turn
+_TOP_NATS = (4.0, 8.0, np.inf)  # distances from the best logit for the search of the top k tokens, tried in order
 _FEW_TOKENS = 256  # up to this many tokens, plain Python is faster than NumPy
 _TABLE_ROWS = 64
 _LEAST = float(np.finfo(np.float32).min)
@@ -30,7 +30,7 @@ _LEAST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The tokens that may come next, with their cumulative probabilities, the last of which is 1."""
+    """The tokens that may come next, with their cumulative probabilities, which end at 1."""
 
     tokens: Sequence[int] | NDArray[np.int64]
     cumulative: Sequence[float] | NDArray[np.float64]
@@ -62,7 +62,7 @@ def adjust_logits(logits: Logits, sampling: Sampling, seen: Counter[int]) -> Non
 
 
 def rank_tokens(logits: Logits, sampling: Sampling) -> Choices:
-    """Return the tokens to draw from. At temperature 0, this is only the most probable token; ties go to the lowest id.
+    """Return the tokens to draw from. At temperature 0, only the most probable token; ties go to the lowest id.
 
     A logit of -inf excludes its token. At least one logit must be finite.
     """
@@ -84,9 +84,8 @@ def log_probabilities(logits: Logits) -> NDArray[np.float64]:
 def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
     """Return the `top_k` greatest finite logits, negated, with their tokens, in order.
 
-    Returns an empty list if too many logits are equal. The logits are laid out as a table. The k-th greatest of the
-    column maxima is at most the k-th greatest of all logits, so the search covers only the columns whose maxima reach
-    it.
+    Returns an empty list if too many logits are equal. The logits are laid out as a table. The k-th greatest column
+    maximum is at most the k-th greatest logit, so only columns with at least this maximum are searched.
     """
     width = logits.size // _TABLE_ROWS
     if width <= top_k:
@@ -113,7 +112,7 @@ def _best(logits: Logits, top_k: int) -> list[tuple[float, int]]:
 
 
 def _choose(ranked: Sequence[tuple[float, int]], sampling: Sampling) -> Choices:
-    """Return the choices among ranked tokens, each of which is paired with its negated logit."""
+    """Return the choices among ranked tokens, given as pairs of negated logit and token."""
     best = ranked[0][0]
     weights = [math.exp(best - negated) for negated, _ in ranked]
     if sampling.top_p < 1.0:

@@ -1,1 +1,1 @@
-"""Rules for models that other engines serve and for routes over models: outgoing requests and incoming answers."""
+"""Rules for models of other engines and for routes over models: outgoing requests and incoming answers."""

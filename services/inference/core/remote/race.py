@@ -1,4 +1,4 @@
-"""Decides when each model of a route starts. Knows neither tasks nor requests.
+"""Decides when each model of a route starts. Independent of asyncio and of requests.
 
 Theory of operation. The models of a route start in their order until a model produces output. The next model starts
 when a model fails for a reason that the request did not cause. With hedging, it also starts when the last started model
@@ -7,7 +7,7 @@ has been silent for a while (J. Dean and L. A. Barroso, "The Tail at Scale", CAC
 Invariants:
     1. Models start in their order, each at most once.
     2. Each event starts at most one model.
-    3. A failure that the request itself causes starts no further model.
+    3. A failure caused by the request itself starts no further model.
     4. The race is lost when no model runs. Until then, at least one model runs.
 """
 
@@ -28,7 +28,7 @@ class Race:
             only after a failure.
         started: The number of started models.
         running: The positions of the started models that have not failed.
-        next_at_s: The time when the next model starts, or infinity if it never starts.
+        next_at_s: The start time of the next model, or infinity.
     """
 
     count: int
@@ -47,7 +47,7 @@ class Race:
         return _starting_next(self, now_s)
 
     def at(self, now_s: float) -> Race:
-        """Return the race, with the next model started if its time has come."""
+        """Return the race, with the next model started if it is due."""
         if now_s < self.next_at_s:
             return self
         return _starting_next(self, now_s)
@@ -60,7 +60,7 @@ class Race:
         return _starting_next(rest, now_s)
 
     def winner(self, speaking: Iterable[int]) -> int | None:
-        """Return the position of the first running model with output, or None if there is none."""
+        """Return the position of the first running model with output, or None if no running model has output."""
         return min((position for position in speaking if position in self.running), default=None)
 
 

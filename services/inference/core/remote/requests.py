@@ -32,8 +32,8 @@ from services.inference.core.generation import (
 )
 from services.inference.core.prompts import offered_tools, parameters_of, with_joined_system
 
-BYTES_PER_TOKEN = 3  # most texts have fewer tokens: English has 4 to 5 bytes a token, code and other scripts about 3
-# The approximate number of tokens that a template adds to each message and to each tool.
+BYTES_PER_TOKEN = 3  # most texts have fewer tokens: English has 4 to 5 bytes per token, code and other scripts about 3
+# The approximate numbers of tokens that a template adds to each message and each tool.
 MESSAGE_TOKENS = 8
 TOOL_TOKENS = 16
 # The constraint service adds options for our own engine to schemas under this key. Other engines do not know these
@@ -43,7 +43,7 @@ CHAT_PATH = "/chat/completions"
 TEXT_PATH = "/completions"
 EMBEDDINGS_PATH = "/embeddings"
 _SCHEMA_NAME = "output"
-# The fields that a request writes by itself. An option with such a name would change what the response reports.
+# The fields that this module sets. An option with the same name would change the meaning of the response.
 OWN_FIELDS = frozenset(
     {
         "model", "stream", "stream_options", "seed", "n", "max_tokens", "max_completion_tokens", "prompt", "messages",
@@ -139,7 +139,7 @@ class RemoteRequest:
 
 
 def inference_request(request: InferenceRequest, model: RemoteModel, seed: int) -> RemoteRequest:
-    """Return the streamed request for an inference, whose options the model takes.
+    """Return the streaming request for an inference. The model must support the request's options.
 
     Raises InvalidRequest (CONSTRAINT_GRAMMAR_INVALID) if the constraint is not a JSON Schema, and InvalidRequest
     (TOOL_NOT_FOUND) if the chosen tool is not offered.
@@ -188,7 +188,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 def _max_tokens(request: InferenceRequest, info: ModelInfo) -> int:
     """Return the output limit, or 0 to leave it to the engine.
 
-    It is 0 if the caller sets no limit and the window may have less room than the default.
+    It is 0 if the caller sets no limit and the default may exceed the rest of the window.
     """
     if request.max_tokens:
         return request.max_tokens

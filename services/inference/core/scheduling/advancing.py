@@ -1,9 +1,9 @@
-"""Continues branches with the rows of logits after their tokens: candidates draw, branches part, candidates end.
+"""Continues branches with the rows of logits after their tokens: candidates draw, branches split, candidates end.
 
 Theory of operation. Each candidate of a branch draws from the row after the branch's last token. The candidates that
-drew the same token stay together. The other candidates part into separate branches, which share the computed tokens. A
+drew the same token stay together. The other candidates split off into new branches, which share the computed tokens. A
 draft is verified by the same draws. While the drawn token is the drafted token, the next row is also valid, and the
-branch continues with that row. So a draft changes the number of steps, never the distribution of the output.
+branch continues with that row. A draft thus changes the number of steps, never the distribution of the output.
 
 Invariants:
     1. `computed` of a continued branch counts exactly the tokens in its sequence: rejected drafts are truncated.
@@ -107,7 +107,7 @@ class Advancing:
         """Draw a token for every candidate, and return the token of the candidates that stay in the branch.
 
         The candidates that drew the drafted token stay. If no candidate drew it, the candidates that drew the most
-        frequent token stay. The other candidates part.
+        frequent token stay. The other candidates split off.
         """
         groups: dict[int, list[Candidate]] = {}
         is_random = branch.output.is_random

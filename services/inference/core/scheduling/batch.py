@@ -2,7 +2,7 @@
 
 Theory of operation. Each tenant gets its share of the step's tokens. The part of a share that a tenant does not need
 goes to the other tenants. Among the branches of a tenant, those with few pending tokens come first, and of these the
-branch that has been unserved the longest comes first. So all decoding branches continue together. Prompts follow, in
+branch that has been unserved the longest comes first. All decoding branches thus continue together. Prompts follow, in
 chunks. The oldest prompt gets at least half of the rest, so that it is not starved. The shortest prompts get the other
 half, so that they need not wait for long prompts. Drafts come last. A prompt is deferred while another prompt in the
 batch computes the same next tokens, and shares these tokens afterwards. If an engine computes outputs and prompts
@@ -83,7 +83,7 @@ class Work:
         return keys
 
     def plan_slice(self) -> Slice:
-        """Set and return the slice for the engine, once the plan is made."""
+        """Set and return the slice for the engine, once the plan is final."""
         branch = self.branch
         assert branch.sequence_id is not None  # noqa: S101 - only seated branches get work
         start = branch.computed
@@ -99,7 +99,7 @@ class Work:
 
 
 class Turn(Enum):
-    """The kind of work that a step computes if both kinds are pending."""
+    """The kind of work that a step computes if outputs and prompts take turns."""
 
     OUTPUTS = auto()
     PROMPTS = auto()
@@ -177,7 +177,7 @@ def _token_limit(seated: Sequence[Branch], budget: StepBudget, costs: StepCosts,
     sizes = _prompt_sizes(budget)
     limit = next((size for size in sizes if 0 < costs.expect(size) <= longest_s), sizes[-1])
     rest = sum(branch.pending for branch in seated) - limit
-    # A separate step for this few tokens would take longer than adding them to this step.
+    # A separate step for so few tokens would take longer than adding them to this step.
     if budget.turn is not None and 0 < rest < budget.step and limit + rest <= budget.prompt:
         return limit + rest
     return limit
@@ -262,7 +262,7 @@ def _add(work: list[Work], branch: Branch, limit: int) -> int:
 
 
 def _add_drafts(work: Sequence[Work], left: int, costs: StepCosts) -> None:
-    """Add drafts to the branches that get all their pending tokens, at most `left` tokens in total."""
+    """Add drafts, at most `left` tokens in total, to the branches that get all their pending tokens."""
     rows = 0
     for item in work:
         rows += item.size

@@ -1,7 +1,7 @@
 """Plans the steps of the engine, and applies their results (continuous batching).
 
 Theory of operation. A request is a ticket. Its candidates are its answers. Candidates that have sampled the same tokens
-so far are one branch, with one sequence of the KV cache and one row per step. They part only where they draw different
+so far are one branch, with one sequence of the KV cache and one row per step. They split only where they draw different
 tokens. A branch has `tokens`, of which the first `computed` are in the cache. The other tokens are pending. Pending
 tokens come from a new prompt, from a run of forced tokens, from the last draw, or from a preemption. The scheduler
 treats all pending tokens alike, so prefill, decoding and recomputation are one mechanism.
@@ -11,16 +11,16 @@ A step has three parts:
     decide (under the loop's lock): End cancelled and expired requests. Give sequences to branches and admit requests
         (`seating.py`). Advance branches whose next row of logits is kept. Fill one batch (`batch.py`). Plan the drafts
         of a draft model (`draft_model.py`). Make room in the cache.
-    decode (without the lock): Carry out the operations on cells, and compute the batch.
+    decode (without the lock): Apply the operations on cells, and compute the batch.
     apply (under the loop's lock): Enter the computed tokens into the tree. Draw from the row of each candidate, verify
-        drafts, part branches, and return the events (`advancing.py`).
+        drafts, split branches, and return the events (`advancing.py`).
 
-When the cache is full, idle tokens are evicted. If that does not suffice, the branch with the last turn loses its
+When the cache is full, idle tokens are evicted. If that is not enough, the branch with the last turn loses its
 sequence and computes its tokens again later. `refuse` handles a cache that is still full, `fail` handles a failed step,
 and `compute_again` handles a failed operation on cells.
 
-The scheduler is pure: time is an argument, randomness belongs to the requests, and the engine's work is a plan. So a
-test can replay any history and compare the cache's bookkeeping with a model.
+The scheduler is pure: time is an argument, randomness belongs to the requests, and the engine's work is a plan. A test
+can therefore replay any history and compare the cache's bookkeeping with a model.
 
 Invariants:
     1. A step has at most `step_tokens` tokens, or `prompt_step_tokens` if it computes no output, and its cells fit into
@@ -29,7 +29,7 @@ Invariants:
     3. No branch with pending tokens waits indefinitely. The branch with the first turn is never preempted, and every
        `FAIR_ADMISSION`-th admission takes the oldest request of its tenant. No class of work and no tenant can take the
        whole batch.
-    4. The same calls return the same plans and events.
+    4. The scheduler is deterministic: the same calls return the same plans and events.
     5. A cancelled or expired request returns its sequences before the next batch is made.
     6. An error in the sampling, constraint or text of one request ends only that request.
 
@@ -300,7 +300,7 @@ class Scheduler:
         return events
 
     def refuse(self) -> list[SchedulerEvent]:
-        """Handle a plan that the cache had no room for. No part of the plan was computed.
+        """Handle a plan that did not fit into the cache. No part of the plan was computed.
 
         Preempts the last branch. If only one branch has a seat, evicts idle tokens, or fails the request if that is
         impossible.
@@ -330,7 +330,7 @@ class Scheduler:
 
         Running requests recompute their tokens.
         """
-        # Some operations of the plan may already have been carried out. Dropping a piece twice is harmless.
+        # Some operations of the plan may already have been applied. Dropping a piece twice is harmless.
         for operation in plan.operations:
             if isinstance(operation, Drop):
                 self.tree.operations.append(operation)
@@ -380,7 +380,7 @@ class Scheduler:
             return accepted
         if branch.drafter is not None:
             branch.drafter.judge(drafted, accepted)
-        if branch.ticket.request.may_draft:  # texts to be scored are not guesses
+        if branch.ticket.request.may_draft:  # texts to score are not guesses
             self.looked_up.add(drafted, accepted)
         return 0
 
@@ -424,7 +424,7 @@ class Scheduler:
         return []
 
     def _serve_from_memo(self, events: list[SchedulerEvent]) -> None:
-        """Advance branches whose tokens are cached and whose next row is in the memo, until no such branch is left."""
+        """Advance branches with cached tokens and a next row in the memo, for as long as possible."""
         while ready := [branch for branch in self._seating.seated() if self._has_row(branch)]:
             for branch in ready:
                 if branch.sequence_id is not None:
@@ -443,7 +443,7 @@ class Scheduler:
         return self._advancing.advance(branch, draft, rows, events)
 
     def _save(self) -> None:
-        """Plan the storing of pending blocks, with at most `SAVES_PER_STEP` blocks in a step."""
+        """Plan to store pending blocks, at most `SAVES_PER_STEP` per step."""
         planned = sum(isinstance(operation, Save) for operation in self.tree.operations)
         self.tree.operations += self.saving.take(SAVES_PER_STEP - planned, self.tree.holder)
 
@@ -468,7 +468,7 @@ class CachedPrompts:
     """The callers' keys of cached prompt prefixes, for the last `capacity` computed prompts.
 
     A prompt is recorded with its keys once it is computed. Each review looks up the cached part of a few prompts, in
-    rotation. Reviews are small because a lookup takes some microseconds, for which the engine waits.
+    rotation. Reviews are small, because the engine waits a few microseconds for each lookup.
     """
 
     def __init__(self, capacity: int = MAX_PROMPTS) -> None:

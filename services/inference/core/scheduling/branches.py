@@ -21,17 +21,17 @@ from services.inference.core.scheduling.cache_owners import CacheOwners, cache_k
 from services.inference.core.scheduling.drafting import Drafter
 from services.inference.core.scheduling.stored_blocks import NO_BLOCKS, BlockNames
 
-# Candidates of one request often sample the same tokens at first. Later rows are not worth their memory.
+# Candidates of a request often sample the same tokens at first. Later rows are not worth their memory.
 _MEMO_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest:
-    """A prompt of at least one token, and how to continue it.
+    """A prompt of at least one token, and the rules for its continuation.
 
     Attributes:
         draws: A random stream in [0, 1) for each candidate.
-        drafter: Makes drafts for a single candidate. It is ignored if there are several candidates.
+        drafter: Makes drafts for a single candidate; ignored if there are several candidates.
         may_draft: Whether a draft model may also draft.
         shared_tokens: The length of the prompt's prefix that all tenants share in the cache. The rest is shared only
             among requests of the same `tenant`.
@@ -248,7 +248,7 @@ class Finished:
 
 
 class FailureCause(Enum):
-    """The reason that a request failed."""
+    """The reason for the failure of a request."""
 
     CANCELLED = "cancelled"
     DEADLINE = "deadline"

@@ -3,9 +3,9 @@
 Theory of operation. If the cache shared the common tokens of any two requests, the count of cached tokens and the time
 to the first token would reveal the prompts of other tenants. Therefore, the cache identifies a token by a key. The key
 is the token itself, with the owner of its request in the higher bits. The same token of another owner has another key,
-so no search finds it. The prefix of a prompt that the operator declared shared has owner 0 for all tenants. A position
+so no search finds it. Prompt prefixes that the operator declared shared have owner 0 for all tenants. A position
 of an image has no token. Each image of a tenant has a separate owner number, and the image's positions replace the
-tokens. So equal images of a tenant share their cells, and other images share no cells.
+tokens. Equal images of a tenant thus share their cells, and other images share no cells.
 
 Source of the attack: G. Wu et al., "I Know What You Asked: Prompt Leakage via KV-Cache Sharing in Multi-Tenant LLM
 Serving", NDSS 2025.
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 SHARED_OWNER = 0
 MAX_OWNERS = 4096
-_OWNER_SHIFT = 24  # tokens have fewer bits; a key fits into one digit of a Python integer while there are few owners
+_OWNER_SHIFT = 24  # tokens have fewer bits; with few owners, a key fits into one digit of a Python integer
 _TOKEN_MASK = (1 << _OWNER_SHIFT) - 1
 KeyT = TypeVar("KeyT")
 

@@ -28,7 +28,7 @@ from services.inference.core.scheduling.operations import Operation
 from services.inference.core.scheduling.parked_prefixes import common_length
 from services.inference.core.scheduling.prefix_tree import PrefixTree
 
-# A follower with at most this many pending tokens computes them and guesses in the same batch.
+# With at most this many pending tokens, a follower computes them and guesses in the same batch.
 READY_TOKENS = 16
 
 
@@ -121,7 +121,7 @@ class DraftModel:
         """
         if not self._has_begun:
             self._has_begun = True
-            # The scheduler may have withdrawn the room for a draft in the main model's cache.
+            # The scheduler may have taken back the room for a draft in the main model's cache.
             self._guesses = [guess for guess in self._guesses if guess.item.guesses]
             self._due = self._guesses
             first = [self._slice(guess.follower, guess.follower.standing.pending, 1) for guess in self._due]
@@ -171,7 +171,7 @@ class DraftModel:
         self.policy.settle(self._shape, costs, cost_s=cost_s, draft_s=self._spent_s, gained=gained)
 
     def renew(self, tree: PrefixTree, step_tokens: int) -> None:
-        """Continue with an empty cache and another step size."""
+        """Restart with an empty cache and another step size."""
         self._tree = tree
         self._step_tokens = step_tokens
         self._followers.clear()
@@ -187,7 +187,7 @@ class DraftModel:
     def _may_draft(self, item: Work) -> bool:
         """Return whether a branch decodes and has no draft yet.
 
-        Several candidates would part, so they get no drafts.
+        Several candidates would split, so they get no drafts.
         """
         branch = item.branch
         ticket = branch.ticket
@@ -244,7 +244,7 @@ class DraftModel:
         return all(0 <= token < self._vocabulary_size for token in branch.tokens[follower.computed :])
 
     def _grant(self, ready: Sequence[Work], costs: StepCosts) -> None:
-        """Grant drafts to ready followers, as far as the batches and the cache have room."""
+        """Grant drafts to ready followers as far as the batches and the cache have room."""
         followers = [self._followers[item.branch] for item in ready]
         depths = self.policy.depths([follower.standing for follower in followers], self._shape, costs)
         for item, follower, depth in zip(ready, followers, depths, strict=True):
@@ -253,7 +253,7 @@ class DraftModel:
                 self._guesses.append(_Guess(item, follower, depth))
 
     def _follow(self, followers: Iterable[Follower]) -> None:
-        """Compute tokens for followers that lag behind, as far as the batch and the cache have room."""
+        """Compute tokens for followers that lag behind as far as the batch and the cache have room."""
         for follower in followers:
             size = min(follower.standing.pending - 1, self._step_tokens - self._first_tokens)
             if follower.is_followed and follower.standing.pending > READY_TOKENS and size > 0 and self._has_room(size):
@@ -274,7 +274,7 @@ class DraftModel:
         return first <= self._step_tokens and self._tree.make_room(tokens=first + drafts)
 
     def _forget(self, branches: Sequence[Branch]) -> None:
-        """Release the followers of ended branches. Their tokens can be shared until their room is needed."""
+        """Release the followers of ended branches. Their tokens can be shared until the room is needed."""
         living = set(branches)
         for branch in [branch for branch in self._followers if branch not in living]:
             follower = self._followers.pop(branch)

@@ -1,4 +1,4 @@
-"""Decides from measured costs which branches get drafts of a draft model, and how long the drafts are.
+"""Decides, from measured costs, the branches that get drafts of a draft model and the lengths of the drafts.
 
 Theory of operation. A draft of k tokens costs k steps of the draft model and k more rows of the main model's step, and
 gains the tokens that the sampler picks. Three quantities are measured: the costs of both models by number of rows, and
@@ -6,9 +6,8 @@ the acceptance of each branch. Among all numbers of branches and lengths, the co
 per second is chosen if it is faster than decoding without drafts. Unmeasured costs count as their upper bounds.
 
 If no draft is worthwhile, a trial measures again from time to time. Trials are paid from an account. The account earns
-a share of the time of all steps and the savings of drafts, and pays the losses of drafts. So trials that never gain
-anything cost at most this share. An account far in debt stops all drafts, because the measured costs then do not
-predict the real costs.
+a share of the time of all steps and the savings of drafts, and pays the losses of drafts. Useless trials thus cost at
+most this share. An account far in debt stops all drafts, because the measured costs then do not predict the real costs.
 
 Source: expected tokens of speculative decoding by acceptance, Y. Leviathan et al., "Fast Inference from Transformers
 via Speculative Decoding", ICML 2023.
@@ -29,12 +28,12 @@ INCOME_SHARE_OF_STEPS = 0.01
 _MAX_ACCOUNT_STEPS = 200.0  # the account holds at most the time of this many steps
 _MAX_DEBT_STEPS = 50.0
 _ASSUMED_ACCEPTANCE = 0.7
-# A branch learns its own acceptance fast. The initial acceptance of new branches learns slowly from all branches.
+# The acceptance of a branch adapts fast. The initial acceptance of new branches adapts slowly to all branches.
 _BRANCH_LEARNING = 0.1
 _SHARED_LEARNING = 0.01
 _ASSUMED_TOKENS_LEFT = 128
 _MARGIN = 1.03  # measurements within this factor count as equal
-_FOLLOWING_MARGIN = 1.1  # following a branch first computes all its tokens, which cannot be undone
+_FOLLOWING_MARGIN = 1.1  # to follow a branch, all its tokens are computed first, which cannot be undone
 
 
 @dataclass(slots=True)
@@ -75,14 +74,14 @@ class StepShape:
 
 
 class DraftPolicy(Protocol):
-    """Chooses which branches get drafts, and how long the drafts are."""
+    """Chooses the branches that get drafts, and the lengths of the drafts."""
 
     @property
     def first_acceptance(self) -> float:
         """The assumed acceptance of a new branch."""
 
     def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:
-        """Return the length of the draft for each ready branch, where 0 means no draft."""
+        """Return the length of the draft for each ready branch; 0 means no draft."""
 
     def pays_to_follow(self, standing: Standing, shape: StepShape, costs: StepCosts) -> bool:
         """Return whether the draft model should start to follow a branch."""
@@ -104,7 +103,7 @@ class DraftPolicy(Protocol):
         """Learn from a draft, whose first `accepted` tokens the sampler picked."""
 
     def renew(self) -> None:
-        """Clear the learned costs, because the engine runs with other options from now on."""
+        """Clear the learned costs, because the engine's options have changed."""
 
 
 class MeasuredWorth:
@@ -117,7 +116,7 @@ class MeasuredWorth:
         self._draft_costs = StepCosts()
 
     def depths(self, ready: Sequence[Standing], shape: StepShape, costs: StepCosts) -> list[int]:
-        """Return the length of the draft for each ready branch, where 0 means no draft."""
+        """Return the length of the draft for each ready branch; 0 means no draft."""
         chosen = [0] * len(ready)
         if not ready or not self._may_spend(shape, costs):
             return chosen
@@ -180,7 +179,7 @@ class MeasuredWorth:
         self.account_s = min(self.account_s, _MAX_ACCOUNT_STEPS * plain_s)
 
     def learn(self, standing: Standing, drafted: int, accepted: int) -> None:
-        """Learn from a draft. The branch's acceptance changes fast, and the acceptance of new branches slowly."""
+        """Learn from a draft. The branch's acceptance adapts fast, and the acceptance of new branches slowly."""
         standing.learn(drafted, accepted)
         standing.trial_rounds = max(0, standing.trial_rounds - 1)
         self.first_acceptance += _SHARED_LEARNING * drafted * (standing.acceptance - self.first_acceptance)
@@ -216,7 +215,7 @@ class MeasuredWorth:
         return gain
 
     def _may_spend(self, shape: StepShape, costs: StepCosts) -> bool:
-        """Return whether the cost of a step without drafts is measured and the account is not far in debt."""
+        """Return whether the cost of a step without drafts has been measured and the account is not too far in debt."""
         return costs.is_measured(shape.rows) and self.account_s > -_MAX_DEBT_STEPS * costs.estimate(shape.rows)
 
     def _draft_s(self, rows: int, costs: StepCosts) -> float:

@@ -26,7 +26,7 @@ _FIRST_SIZE = 6
 _FIRST_GUESS = 0.85  # assumed acceptance before the first draft of a sequence
 _LEARNING = 0.25
 _MEASURED_STEPS = 8
-_RETRY_TOKENS = 32  # pause after a draft that would not be worthwhile, which doubles each time
+_RETRY_TOKENS = 32  # pause after a draft that would not be worthwhile; doubles each time
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class StepCosts:
         self._learned: Counter[int] = Counter()
 
     def learn(self, rows: int, cost: float) -> None:
-        """Learn from a step. The estimate changes slowly, so that one disturbed step has little influence."""
+        """Learn from a step. The estimate changes slowly, so a single disturbed step has little influence."""
         if rows > 0 and cost > 0:
             before = self._seconds.get(rows, cost)
             self._seconds[rows] = before + min(cost - before, before) * 0.1
@@ -171,8 +171,7 @@ class PromptLookup:
         for size in range(1, max_size + 1):
             chance *= self._acceptance
             expected += chance
-            # This sequence is charged for everything that the draft adds to the step, because the other rows wait for
-            # the draft.
+            # This sequence is charged for the whole addition to the step, because all other rows wait for the draft.
             own = 1 + size / 2
             if plain > 0:
                 own = (costs.estimate(rows + size) - plain) / (plain / rows) + 1

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-Cells = NDArray[np.uint8]  # cells in the engine's format, outside its cache
+Cells = NDArray[np.uint8]  # cells in the engine's format, outside the engine's cache
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPrefix:
-    """Shares the first `length` tokens of `source` with `target`, which is empty or holds the same tokens."""
+    """Shares the first `length` tokens of `source` with `target`, which must be empty or hold the same tokens."""
 
     source: int
     target: int
@@ -21,7 +21,7 @@ class CopyPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Delete the tokens of a sequence from position `length` onwards."""
+    """Deletes the tokens of a sequence from position `length` onwards."""
 
     sequence_id: int
     length: int

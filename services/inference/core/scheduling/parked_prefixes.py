@@ -1,4 +1,4 @@
-"""Indexes tokens whose KV cells are parked in host memory, to be copied back instead of recomputed.
+"""Indexes tokens with KV cells parked in host memory, which are copied back instead of recomputed.
 
 Copying takes milliseconds while computing takes seconds, and cells that stay in the cache slow every step.
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-WORTH_A_PIECE = 16  # a shorter run of tokens is copied together with the next run
+WORTH_A_PIECE = 16  # a shorter run is copied together with the next run
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ParkedPrefixes:
         return best
 
     def length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return the number of the first `limit` tokens that an entry has. This does not count as a use."""
+        """Return the number of the first `limit` tokens that an entry contains. This does not count as a use."""
         return max((common_length(entry.tokens, tokens, limit) for entry in self._entries), default=0)
 
     def add(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Added | None:
@@ -133,7 +133,7 @@ def _cuts(start: int, longest: int, size: int, allowed: Sequence[int]) -> list[i
 
 
 def _shared_pieces(common: Mapping[Entry, int], allowed: Sequence[int]) -> list[Piece]:
-    """Return the longest run of an entry's pieces that lies within the tokens it shares with the new entry."""
+    """Return the longest run of an entry's pieces within the tokens that it shares with the new entry."""
     best: list[Piece] = []
     for entry, length in common.items():
         pieces = [piece for piece in entry.pieces if piece.end <= length]

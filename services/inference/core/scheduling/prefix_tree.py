@@ -81,7 +81,7 @@ class PrefixTree:
     ) -> None:
         self.capacity_tokens = capacity_tokens
         self.used_tokens = 0
-        self.changes = 0  # increases when the cached or parked tokens change
+        self.changes = 0  # incremented when the cached or parked tokens change
         self.operations: list[Operation] = []
         self.parked = ParkedPrefixes(max_parked_tokens)
         self._max_idle_tokens = max_idle_tokens
@@ -120,7 +120,7 @@ class PrefixTree:
         return self._find(tokens, limit)[1]
 
     def kept_length(self, tokens: Sequence[int], limit: int) -> int:
-        """Return the number of the first `limit` tokens that are cached or parked and need not be computed."""
+        """Return the number of the first `limit` tokens that are cached or parked, and so need not be computed."""
         return max(self.shared_length(tokens, limit), self.parked.length(tokens, limit))
 
     def runs(self) -> list[CachedRun]:
@@ -160,20 +160,20 @@ class PrefixTree:
         missing = [piece for piece in entry.pieces if cached < piece.end and piece.start < length]
         if not self.make_room(tokens=missing[-1].end - missing[0].start, sequences=1):
             return self._open(*self._find(tokens, limit))
-        # Making room may have dropped these parked pieces or cached tokens. If so, start again.
+        # Making room may have dropped these parked pieces or cached tokens, in which case the search starts again.
         node, shared = self._find(tokens, limit)
         if shared != cached or self.parked.find(tokens, limit) != parked:
             return self.share(tokens, limit)
         sequence_id = self._free_ids.pop()
         self._leaves[sequence_id] = self._root
         self._restore(sequence_id, missing, node, length)
-        self._hold(sequence_id, node, shared)  # share the cached part instead of holding its tokens twice
+        self._hold(sequence_id, node, shared)  # the cached part is shared instead of holding its tokens twice
         self.append(sequence_id, tokens[shared:length])
         self._touch(self._leaves[sequence_id])
         return sequence_id
 
     def adopt(self, tokens: Sequence[int], pieces: Sequence[Cells]) -> bool:
-        """Park stored pieces of equal length. Returns False if their tokens are already parked or are too many."""
+        """Park stored pieces of equal length. Returns False if their tokens are already parked or too many."""
         size = len(tokens) // len(pieces)
         added = self._add_parked(tokens, range(size, len(tokens) + 1, size))
         self.operations.extend(Adopt(piece.key, pieces[piece.start // size]) for piece in added)
@@ -265,7 +265,7 @@ class PrefixTree:
     def _open(self, node: _Node, length: int) -> int | None:
         if not self.make_room(sequences=1):
             return None
-        # Making room may have evicted the node, but the rest of its path is still there.
+        # Making room may have evicted the node, but not the rest of its path.
         while node.parent is not None and not node.holders:
             node = node.parent
         length = min(length, node.end)
@@ -355,7 +355,7 @@ class PrefixTree:
     def _add_parked(self, tokens: Sequence[int], ends: Iterable[int] = ()) -> Sequence[Piece]:
         """Park tokens and return the pieces to copy.
 
-        Returns no pieces if the tokens are already parked or are too many.
+        Returns no pieces if the tokens are already parked or too many.
         """
         added = self.parked.add(tokens, ends)
         if added is None:

@@ -1,7 +1,7 @@
-"""Scores given text by drafting all of its tokens at once, so that their rows share one batch.
+"""Scores given text by drafting all its tokens at once, so that their rows share one batch.
 
 Theory of operation. The continuations of a prompt form a tree of prefixes. A row of logits after a prefix holds the
-probabilities of every next token, so any number of one-token labels costs one row. A `Reading` is a path through the
+probabilities of all next tokens, so any number of one-token labels costs one row. A `Reading` is a path through the
 tree. Each prefix that has a continuation is read by exactly one reading.
 """
 
@@ -98,7 +98,7 @@ class GivenOutput:
         self.output_tokens = 0
 
     def fork(self) -> GivenOutput:
-        """Return a copy of this output with the same tokens so far, which continues separately."""
+        """Return an independent copy of this output with the same tokens so far."""
         other = GivenOutput(self._vocabulary, self._reading)
         other.output_tokens = self.output_tokens
         return other
@@ -134,7 +134,7 @@ class GivenDraft:
         self._prompt_tokens = prompt_tokens
 
     def draft(self, tokens: Sequence[int], rows: int, limit: int, costs: StepCosts) -> list[int]:  # noqa: ARG002
-        """Return the next given tokens, at most `limit`."""
+        """Return up to `limit` of the known tokens that come next."""
         position = len(tokens) - self._prompt_tokens
         return self._tokens[position : position + limit]
 

@@ -7,7 +7,7 @@ taken, a tenant with fewer slots gets a slot from a tenant with more slots, whos
 
 Turns determine the order of tenants. Each branch has a round among the branches of its tenant: the first in rank has
 round 0, the next has round 1, and so on. All branches of round 0 come before all branches of round 1, regardless of the
-order of their requests. So a tenant with two hundred requests has one branch in round 0, like a tenant with one
+order of their requests. Thus a tenant with two hundred requests has one branch in round 0, like a tenant with one
 request. A tenant of weight 2 has two branches where a tenant of weight 1 has one branch. Within a round, tenants follow
 the order of their last admissions, or of the times at which they began to wait. Within a tenant, branches follow their
 ranks.
@@ -105,7 +105,7 @@ class Seating:
             branch.computed = self.tree.length(branch.sequence_id)
 
     def preempt(self, branch: Branch) -> None:
-        """Take a branch's sequence away. Its tokens can be shared until their cells are needed."""
+        """Take away a branch's sequence. Its tokens can be shared until their cells are needed."""
         if branch.sequence_id is not None:
             self.tree.release(branch.sequence_id)
         self.unseat(branch)
@@ -144,7 +144,7 @@ class Seating:
     def _seat_next(self) -> bool:
         """Seat the branch or admit the request with the first turn.
 
-        Returns False if there is neither, or if there is no room.
+        Returns False if nothing waits, or if there is no room.
         """
         unseated = [branch for branch in self.branches if branch.sequence_id is None]
         may_admit = bool(self.waiting) and self._may_admit()
@@ -159,7 +159,7 @@ class Seating:
         return branch is not None and self._seat_again(branch, turns)
 
     def _may_admit(self) -> bool:
-        """Return whether a slot is free or another tenant may have to give up a slot."""
+        """Return whether a slot is free, or another tenant may have to give up a slot."""
         return self._free_places > 0 or len(self._owners()) > 1
 
     def _owners(self) -> set[int]:
@@ -186,7 +186,7 @@ class Seating:
     def _make_place(self, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
         """Make sure that another branch may run, by setting later branches aside.
 
-        Returns False if that does not suffice.
+        Returns False if that is not enough.
         """
         needed = 1 - self._free_places
         if needed <= 0:
@@ -206,7 +206,7 @@ class Seating:
     def _seat_or_preempt(self, branch: Branch, turn: Turn, turns: Mapping[Branch, Turn]) -> bool:
         """Seat a branch, and preempt branches of later rounds if necessary.
 
-        Returns False if that does not suffice.
+        Returns False if that is not enough.
         """
         if self._seat(branch):
             return True
@@ -245,7 +245,7 @@ class Seating:
     def _needed_length(self, branch: Branch) -> int:
         """Return the number of tokens that may come from the cache.
 
-        These are all tokens but the last, or all tokens if the memo has the last row.
+        These are all tokens except the last, or all tokens if the memo has the last row.
         """
         is_row_kept = branch.is_likely_to_recur and branch.keys in self.memo
         return len(branch.tokens) - (not is_row_kept)
@@ -308,7 +308,7 @@ class Fairness:
 
 
 class LogitsMemo:
-    """Keeps rows of logits that later draws are likely to need, and drops the least recently used row.
+    """Keeps rows of logits that later draws are likely to need. The least recently used rows are dropped first.
 
     If a prompt is repeated, or another candidate samples the same tokens, the row is known and only the draw is new.
     The distribution is the same, and nothing is computed.

@@ -7,8 +7,8 @@ determine an engine's cells. Engines with other roots do not find these blocks. 
 no index: names are tried in order until a block is missing.
 
 A block is offered for storing when a later request finds the block in the cache, so a prompt that occurs only once is
-never stored. A stored block is known for some time. If the block is still used after that, it is offered again. So a
-store that drops old blocks keeps the block or gets it back.
+never stored. A stored block is known for some time. If the block is still used after that, it is offered again. A
+store that drops old blocks thus keeps the block or gets it back.
 
 Invariants:
     1. Two blocks have the same name only if the root, all tokens up to their ends, and the owners of these tokens are
@@ -41,7 +41,7 @@ MAX_PENDING = 256
 MAX_KNOWN = 65_536
 RENEW_S = 600.0
 
-# A function that returns a sequence that holds the first keys up to a length, or None if there is no such sequence.
+# A function that returns a sequence with the first keys up to a length, or None if no sequence holds them.
 HolderOf = Callable[[Sequence[int], int], int | None]
 
 
@@ -118,7 +118,7 @@ class Saving:
         self._pending.clear()
 
     def know(self, names: Iterable[str], now_s: float) -> None:
-        """Record that blocks are stored."""
+        """Record blocks as stored."""
         for name in names:
             self._known[name] = now_s
             self._known.move_to_end(name)

@@ -1,1 +1,1 @@
-"""The built-in tools, with a module for each family."""
+"""The built-in tools, one module per family."""

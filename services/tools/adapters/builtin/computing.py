@@ -1,4 +1,4 @@
-"""The tools that only compute. Their work is bounded in time and memory."""
+"""The tools that only compute, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ClockTool:
 
 
 def _find_timezone(name: str) -> tzinfo:
-    if name == "UTC":  # also works without installed time zone data
+    if name == "UTC":  # UTC also works without installed time zone data
         return UTC
     try:
         return ZoneInfo(name)
@@ -100,7 +100,7 @@ def _find_timezone(name: str) -> tzinfo:
 
 
 class JsonQueryTool:
-    """Queries a JSON document in a confined process, because a query may make far more than it is given."""
+    """Queries a JSON document, in a confined process because a result can be far larger than the document."""
 
     definition = ToolDefinition(
         name="json_query",
@@ -132,7 +132,7 @@ class JsonQueryTool:
 
 
 def make_json_workers() -> ProcessWorkers:
-    """Return the process that runs JSON queries. It starts with the first query."""
+    """Return the worker for JSON queries. Its process starts with the first query."""
     limits = WorkerLimits(
         processes=JSON_PROCESSES,
         time_s=MAX_JSON_S,

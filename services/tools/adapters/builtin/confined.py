@@ -1,4 +1,4 @@
-"""Runs the work of built-in tools in confined processes, where a caller's text can take neither memory nor time."""
+"""Runs the work of built-in tools in worker processes that limit its memory and time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ResultT = TypeVar("ResultT")
 
 
 async def run_confined(workers: ProcessWorkers, work: Callable[..., ResultT], *arguments: object) -> ResultT:
-    """Run work in a process. Raises ToolFailed for an InvalidRequest of the work, and for work beyond the limits.
+    """Run work in a worker process. Raises ToolFailed if the work raises InvalidRequest or exceeds the limits.
 
-    The call keeps its place until the work has ended, even if the caller has left.
+    The call holds its place until the work has ended, even if the caller has left.
     """
     running = asyncio.ensure_future(workers.run(work, *arguments))
     keep_place_until(running)

@@ -1,7 +1,7 @@
 """Fetches pages from allowed hosts over HTTP.
 
-Each hop is checked separately: first its host against the allowlist, then every address of the host. The connection
-goes to a checked address, so a name cannot change its address between the check and the connection.
+Each hop is checked: first its host against the allowlist, then every address of the host. The connection
+goes to a checked address, so the name cannot change its address between the check and the connection.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from services.tools.ports import Report
 
 MAX_URL_CHARS = 2048
 MAX_REDIRECTS = 5
-MAX_ADDRESSES = 4  # further addresses of a host are not tried
+MAX_ADDRESSES = 4  # no further addresses of a host are tried
 TIMEOUT_S = 20.0
-_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # maximum size of the result's fields other than its text
+_OTHER_FIELDS_BYTES = 2 * MAX_URL_CHARS + 512  # maximum size of the result without its text
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
@@ -34,11 +34,11 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 class HttpFetchTool:
     """Fetches a text page with GET.
 
-    The safety class is EXTERNAL: the host is outside of the deployment, and the URL itself can carry data to it.
+    The safety class is EXTERNAL, because the host is outside the deployment and the URL itself can carry data to it.
 
     Args:
         allowlist: The hosts to which requests may go.
-        max_bytes: The maximum size of a page after decompression. The rest of the page is dropped.
+        max_bytes: The maximum size of a page after decompression. The rest is dropped.
         max_result_bytes: The maximum size of the result. Longer text is cut.
         resolve: Returns the addresses of a host name, or raises OSError.
     """
@@ -84,7 +84,7 @@ class HttpFetchTool:
         destination = _destination_of(url)
         self._allowlist.check_host(destination)
         addresses = await self._find_addresses(destination)
-        # Each request gets a separate client, because a kept connection would belong to an address, not to a host.
+        # Each request uses a new client, because pooled connections would be keyed by address, not by host.
         client = httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=TIMEOUT_S)
         await stack.enter_async_context(client)
         failure: httpx.ConnectError | httpx.ConnectTimeout | None = None
@@ -102,7 +102,7 @@ class HttpFetchTool:
         raise ToolFailed(f"host {url.host[:100]!r} cannot be reached: {failure}", is_final=False)
 
     async def _find_addresses(self, destination: Destination) -> Sequence[Address]:
-        """Return the addresses of a host, all of which are permitted. Raises ToolFailed."""
+        """Return the addresses of a host. Raises ToolFailed unless all of them are permitted."""
         literal = read_address(destination.host)
         if literal is not None:
             addresses: Sequence[Address] = [literal]

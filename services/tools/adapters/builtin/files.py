@@ -87,7 +87,7 @@ class ListFilesTool:
 
 
 class WriteFileTool:
-    """Writes a text file as a whole or not at all."""
+    """Writes a whole text file or nothing."""
 
     unavailable_reason = ""
     is_remote = False
@@ -109,7 +109,7 @@ class WriteFileTool:
         )
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
-        """Return a message that states how much was written. Raises ToolFailed."""
+        """Return a message with the amount of text written. Raises ToolFailed."""
         path = arguments["path"]
         try:
             content = arguments["content"].encode()

@@ -1,4 +1,4 @@
-"""Opens the built-in tools that the deployment has switched on."""
+"""Opens the built-in tools that the deployment enables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.tools.ports import Tool
 
 @dataclass(frozen=True, slots=True)
 class BuiltinOptions:
-    """The limits and resources of the built-in tools. A tool without a resource to use is not offered."""
+    """The limits and resources of the built-in tools. A tool without its resource is not offered."""
 
     max_result_bytes: int = 65_536
     fetch_hosts: tuple[AllowedHost, ...] = ()

@@ -16,16 +16,16 @@ MAX_RUN_S = 10.0
 MAX_CONCURRENT_PROGRAMS = 3
 MAX_PROGRAMS_OF_TENANT = 2
 _MAX_ERROR_CHARS = 3000
-_SIGNALLED = 128  # bubblewrap adds this to the signal number that ended a program
+_SIGNALLED = 128  # bubblewrap adds this to the number of the signal that ended a program
 
 
 class RunProgramTool:
     """Runs a Python program.
 
     Args:
-        sandbox: Runs the programs. It is None if the machine has no sandbox.
+        sandbox: Runs the programs. None if the machine has no sandbox.
         max_bytes: The maximum size of the output of a program.
-        unavailable_reason: The reason that there is no sandbox.
+        unavailable_reason: The reason for the missing sandbox.
     """
 
     definition = ToolDefinition(
@@ -87,7 +87,7 @@ def _words_of(status: int) -> str:
 
 
 async def open_program_tool(max_bytes: int) -> RunProgramTool:
-    """Return the tool. If the sandbox cannot be created, the tool is unavailable and runs nothing."""
+    """Return the tool. It is unavailable if the sandbox cannot be created."""
     try:
         return RunProgramTool(await open_sandbox(), max_bytes)
     except SandboxUnavailable as error:

@@ -1,7 +1,7 @@
-"""Runs Python code in Monty, an interpreter without files, network and processes, in worker processes with limits.
+"""Runs Python code in limited worker processes of Monty, an interpreter without files, network and processes.
 
-Only text leaves a worker: `repr` writes a value inside the worker. Converting a value here could take unlimited memory,
-for example for a list that holds the same list a thousand times.
+A worker returns only text: it applies `repr` to a value itself. Converting values here could take unlimited memory, for
+example for a list that contains the same list a thousand times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_FRAMES = 500
 MAX_WORKERS = 3
 MAX_WORKERS_OF_TENANT = 2
 MAX_RUNS_OF_WORKER = 100
-_GRACE_S = 1.0  # The interpreter stops after MAX_RUN_S, and its process is killed this much later
+_GRACE_S = 1.0  # the interpreter stops after MAX_RUN_S, and its process is killed this much later
 _MAX_ERROR_CHARS = 2000
 
 # An expression returns its value. Any other code returns its output.
@@ -52,7 +52,7 @@ None
 
 
 class _Worker:
-    """The process that runs the code of a call. Another thread may stop the process."""
+    """The process that runs the code of a call, and that another thread may stop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class _Worker:
                 self._pid = None
 
     def stop(self) -> None:
-        """Kill the process now or before it starts. The pool starts a replacement."""
+        """Kill the process, now or as soon as it starts. The pool starts a replacement."""
         with self._lock, contextlib.suppress(ProcessLookupError):
             self._is_stopped = True
             if self._pid is not None:
@@ -84,9 +84,9 @@ class PythonTool:
     """Runs an expression or a program.
 
     Args:
-        pool: The worker processes. It is None if Monty is not installed.
+        pool: The worker processes. None if Monty is not installed.
         max_bytes: The maximum size of the output of a program.
-        unavailable_reason: The reason that there is no pool.
+        unavailable_reason: The reason for the missing pool.
     """
 
     definition = ToolDefinition(
@@ -159,7 +159,7 @@ class PythonTool:
 
 
 def _reason_of(error: pydantic_monty.MontyRuntimeError) -> str:
-    """Return the error in Python's form, with the line number in the code."""
+    """Format the error as Python does, with the line number in the code."""
     lines = [frame.line for frame in error.traceback() if frame.filename == "<string>"]
     where = ""
     if lines:
@@ -181,7 +181,7 @@ async def open_python_tool(max_bytes: int) -> AsyncIterator[PythonTool]:
 def _make_pool() -> pydantic_monty.Monty | None:
     """Return a pool that starts workers on demand, or None if the package or its program is missing.
 
-    Threads wait for the workers, because the asynchronous kind of pool may abort this process when it ends.
+    Threads wait for the workers, because the asynchronous pool may abort this process when the pool ends.
     """
     try:
         import pydantic_monty  # noqa: PLC0415 - may be absent on this platform

@@ -1,4 +1,4 @@
-"""Reads, lists and writes files below given folders for tools. The functions block, so call them in a thread."""
+"""Reads, lists and writes files below given folders for tools. The functions block, so callers use a thread."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RootedFiles:
         return content
 
     def list_folder(self, path: str, max_entries: int) -> tuple[list[Entry], bool]:
-        """Return entries of a folder by name, and whether there are more entries. Raises ToolFailed."""
+        """Return up to `max_entries` entries of a folder by name, and whether there are more. Raises ToolFailed."""
         names = self._split(path, least=1)
         entries: list[Entry] = []
         with self._explained(path), self._folder(names) as folder, os.scandir(folder) as listing:
@@ -109,14 +109,14 @@ class RootedFiles:
         return list(names)
 
     def _folder(self, names: Sequence[str], *, is_made: bool = False) -> AbstractContextManager[int]:
-        """Open the folder at the path of these names. The first name is the name of a root."""
+        """Open the folder at a path, given as names. The first name is the name of a root."""
         if is_made:
             return opened_folder(self._roots[names[0]], names[1:], _make_folder)
         return opened_folder(self._roots[names[0]], names[1:])
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
-        """Convert system errors to ToolFailed without any path of this machine."""
+        """Convert system errors to ToolFailed without revealing a path of this machine."""
         try:
             yield
         except OSError as error:
@@ -136,7 +136,7 @@ def _check_replaceable(path: str, name: str, folder: int) -> None:
 
 
 def _write_whole(name: str, content: bytes, folder: int, *, is_overwriting: bool) -> None:
-    """Write a file under a temporary name and then rename it, so that readers see all of the file or nothing."""
+    """Write a file under a temporary name and then rename it, so that readers see the whole file or nothing."""
     draft = f".{secrets.token_hex(8)}.part"
     try:
         with opened_file(draft, _CREATE, folder) as file, open(file, "wb", closefd=False) as stream:
@@ -159,7 +159,7 @@ def _entry_of(entry: os.DirEntry[str]) -> Entry:
         return Entry(entry.name, "other", 0)
     try:
         return Entry(entry.name, "file", entry.stat(follow_symlinks=False).st_size)
-    except FileNotFoundError:  # deleted meanwhile
+    except FileNotFoundError:  # the entry was deleted meanwhile
         return Entry(entry.name, "file", 0)
 
 

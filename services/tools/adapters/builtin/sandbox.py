@@ -1,7 +1,7 @@
-"""Runs Python programs under bubblewrap in separate namespaces, without network, privileges and other processes.
+"""Runs Python programs under bubblewrap in separate namespaces, without network, privileges or other processes.
 
 A program sees Python's standard library and the system's libraries, both read-only, and an empty work folder in memory.
-A seccomp filter prevents it from starting processes, so its limits apply to everything that it does.
+A seccomp filter prevents the program from starting processes, so its limits cover all its work.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LIMITS = {
     "RLIMIT_CORE": 0,
 }
 # Runs first inside the sandbox and sets limits that a program cannot raise again. Bubblewrap cannot limit the number of
-# files, although each file takes kernel memory. The launcher therefore has the right to mount until it has set this
-# limit. No program has that right.
+# files, although each file takes kernel memory. The launcher therefore keeps the right to mount until it has set this
+# limit. Programs do not have that right.
 _LAUNCHER = f"""
 import ctypes, os, resource, sys
 REMOUNT_WITHOUT_RIGHTS, AMBIENT, CLEAR_ALL = 32 | 2 | 4, 47, 4
@@ -55,12 +55,12 @@ os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "{_PRO
 
 
 class SandboxUnavailable(Exception):
-    """This machine cannot create the sandbox. The message states the reason."""
+    """The sandbox cannot be created on this machine. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a program. `status` is None if it was stopped because of its time or the size of its output."""
+    """The end of a program. `status` is None if the program exceeded its time or the size of its output."""
 
     status: int | None
     output: bytes
@@ -75,7 +75,7 @@ class Sandbox:
         self._filter = filter_bytes
 
     async def run(self, program: str, max_output_bytes: int, max_run_s: float) -> Ending:
-        """Run a program until it ends or is stopped. Its output includes its errors. Cancelling the call stops it."""
+        """Run a program, and stop it at the limits or on cancellation. Its output includes standard error."""
         with _in_memory("program", program.encode()) as source, _in_memory("filter", self._filter) as rules:
             process = await asyncio.create_subprocess_exec(
                 *self._command(source, rules),
@@ -95,7 +95,7 @@ class Sandbox:
             return Ending(None, b"")
         finally:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()  # the kernel ends a namespace with its first process
+                process.kill()  # the kernel ends a namespace together with its first process
             await process.communicate()
 
     def _command(self, source: int, rules: int) -> list[str]:
@@ -131,7 +131,7 @@ async def open_sandbox() -> Sandbox:
         raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
     if (ending.status, ending.output) != (0, b"ready\n"):
         reason = ending.output.decode(errors="replace").strip()[:200]
-        # Bubblewrap's messages name paths of the machine, and every caller may read the reason for unavailability.
+        # Bubblewrap's messages contain paths of the machine, and every caller may read the unavailability reason.
         log.warning("bubblewrap cannot make a sandbox", status=ending.status, reason=reason)
         raise SandboxUnavailable("bubblewrap cannot make a sandbox on this machine: the log of the service says why")
     return sandbox
@@ -154,7 +154,7 @@ def _python_folders() -> tuple[str, list[str]]:
 
 @contextmanager
 def _in_memory(name: str, content: bytes) -> Iterator[int]:
-    """Yield a descriptor from which the content can be read."""
+    """Yield a file descriptor for reading the content."""
     descriptor = os.memfd_create(name)
     try:
         with open(descriptor, "wb", closefd=False) as stream:

@@ -1,7 +1,7 @@
-"""Queries SQLite databases that the deployment configures. Only reading is possible, however a query is written.
+"""Queries SQLite databases that the deployment configures. No query can write.
 
-A query runs in a confined process, because one row, a sort or a recursion may take far more memory or disk than the
-result. The process writes no files, so a query has no temporary files either.
+A query runs in a confined process, because a row, a sort or a recursion may take far more memory or disk than the
+result. The process cannot write files, so a query has no temporary files either.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ROWS = 200
 MAX_QUERY_S = 5.0
 MAX_QUERY_MIB = 128
 SQL_PROCESSES = 2
-_GRACE_S = 1.0  # SQLite stops after MAX_QUERY_S, and its process is killed this much later
+_GRACE_S = 1.0  # SQLite stops after MAX_QUERY_S, and the process is killed this much later
 _STEPS_BETWEEN_CHECKS = 1000
 
 _PERMITTED_ACTIONS = frozenset(
@@ -53,10 +53,10 @@ _LIMITS = {
 
 
 class SqlQueryTool:
-    """Runs a SELECT statement on a SQLite file, which is opened read-only.
+    """Runs a SELECT statement on a SQLite file that is opened read-only.
 
     Args:
-        databases: The files by the names that models use.
+        databases: The files by database name, which models use.
         max_bytes: The maximum size of the result.
         workers: The processes that run the queries.
     """
@@ -93,12 +93,12 @@ class SqlQueryTool:
 
     async def run(self, arguments: Mapping[str, Any], _report: Report) -> str:
         """Return columns and rows as a JSON object. Raises ToolFailed."""
-        path = str(self._databases[arguments["database"]].resolve())  # SQLite's other files are beside the real file
+        path = str(self._databases[arguments["database"]].resolve())  # SQLite's other files are next to the real file
         return await run_confined(self._workers, query_rows, path, arguments["query"], self._max_bytes, MAX_QUERY_S)
 
 
 def make_sql_workers(databases: Mapping[str, Path]) -> ProcessWorkers:
-    """Return the processes that query the databases. They start with the first queries."""
+    """Return the workers that query the databases. Their processes start with the first queries."""
     folders = {str(folder) for path in databases.values() for folder in (path.parent, path.resolve().parent)}
     limits = WorkerLimits(
         processes=SQL_PROCESSES,
@@ -115,7 +115,7 @@ def make_sql_workers(databases: Mapping[str, Path]) -> ProcessWorkers:
 def query_rows(path: str, query: str, max_bytes: int, max_s: float) -> str:
     """Return columns and rows of a query as a JSON object.
 
-    Raises InvalidRequest with the reason, and Unavailable if another program changed the database meanwhile.
+    Raises InvalidRequest with the reason, and Unavailable if another program changed the database during the query.
     """
     ends_at_s = time.monotonic() + max_s
 
@@ -141,10 +141,10 @@ def query_rows(path: str, query: str, max_bytes: int, max_s: float) -> str:
 
 
 def _is_alone(path: str) -> bool:
-    """Return whether a database in SQLite's WAL mode is open in no program.
+    """Return whether a database in SQLite's WAL mode is not open in any program.
 
-    SQLite would make files beside such a database in order to read it, which this process cannot. The database file is
-    complete then, and can be read without locks.
+    SQLite would create files next to this database to read it, and this process cannot. The database file is complete,
+    so it can be read without locks.
     """
     try:
         with Path(path).open("rb") as file:
@@ -159,7 +159,7 @@ def _open(path: str, *, is_alone: bool) -> sqlite3.Connection:
     database = sqlite3.connect(f"file:{quote(path)}?{options}", uri=True, isolation_level=None)
     try:
         database.text_factory = _decode
-        database.execute("PRAGMA trusted_schema=OFF")  # views and indexes of the file call no risky functions
+        database.execute("PRAGMA trusted_schema=OFF")  # views and indexes of the file cannot call risky functions
         database.execute("PRAGMA query_only=ON")
         database.execute("PRAGMA temp_store=MEMORY")
         for limit, value in _LIMITS.items():
@@ -184,7 +184,7 @@ def _authorize(action: int, _first: str | None, second: str | None, _database: s
 
 
 def _reason_of(error: Exception) -> str:
-    """Return the reason for an error in words. SQLite's messages contain no path."""
+    """Describe an error. SQLite's messages contain no paths."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
         return "only one SELECT statement is permitted, without PRAGMA, ATTACH and functions that reach files"
     return str(error)[:500].encode(errors="replace").decode()
@@ -197,7 +197,7 @@ def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows
     """
     names = dump_json([_text(name) for name in columns])
     written: list[str] = []
-    left_bytes = max_bytes - len(names.encode()) - 64  # reserved for the keys around the data
+    left_bytes = max_bytes - len(names.encode()) - 64  # for the keys around the data
     is_truncated = False
     for row in rows:
         text = dump_json([_value(value) for value in row])
@@ -212,7 +212,7 @@ def rows_to_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], max_rows
 
 
 def _value(value: Any) -> Any:
-    """Return a value that JSON can represent. Bytes and numbers that are not finite become text."""
+    """Convert a value to JSON. Bytes and non-finite numbers become text."""
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float) and not math.isfinite(value):

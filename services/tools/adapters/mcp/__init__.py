@@ -1,1 +1,1 @@
-"""Connects to Model Context Protocol servers with the official SDK, behind additional limits."""
+"""Connects to Model Context Protocol servers with the official SDK and additional limits."""

@@ -1,6 +1,6 @@
-"""`python child.py PARENT PROGRAM ARGUMENT...`: becomes a program that ends when the process PARENT does (on Linux).
+"""`python child.py PARENT PROGRAM ARGUMENT...`: executes a program that ends with the process PARENT (on Linux).
 
-It runs by its path and without site packages, so it starts quickly and imports nothing of the service.
+It is started by path and without site packages, so it starts quickly and imports nothing from the service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _EXIT_NOT_RUN = 127
 
 
 def main() -> None:
-    """Ask the kernel for SIGKILL when the parent ends, and then become the program. The request survives the exec."""
+    """Have the kernel send SIGKILL when the parent ends, then exec the program. The setting survives exec."""
     parent, *argv = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

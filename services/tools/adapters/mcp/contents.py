@@ -1,4 +1,4 @@
-"""Converts the contents of results and the entries of lists from servers. Callers limit the size of the texts."""
+"""Converts result contents and list entries from servers. Callers limit the size of the texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DATA = re.compile(
 
 
 def tool_of(tool: types.Tool) -> OfferedTool:
-    """Decode a tool. If the description is missing, a title replaces it."""
+    """Decode a tool. A title replaces a missing description."""
     annotations = tool.annotations or types.ToolAnnotations()
     return OfferedTool(
         name=tool.name,
@@ -64,8 +64,8 @@ def prompt_of(prompt: types.Prompt) -> Prompt:
 def text_of_result(result: types.CallToolResult) -> str:
     """Return the blocks of a result as paragraphs. Structured content is added if no block is text.
 
-    Data of a block that a text or the structured content repeats is described there too. Structured content that says
-    nothing else is left out.
+    Texts and structured content may repeat the data of a block; the description of the block replaces these
+    repetitions. Structured content without anything else is left out.
     """
     described = _Described(result.content)
     parts = [described.in_text(text_of_block(block)) for block in result.content]
@@ -78,7 +78,7 @@ def text_of_result(result: types.CallToolResult) -> str:
 
 
 def text_of_block(block: types.ContentBlock) -> str:
-    """Return text as it is, a link as JSON, and any other content as a description."""
+    """Return a text unchanged, a link as JSON, and any other content as a description."""
     match block:
         case types.TextContent():
             return block.text
@@ -91,7 +91,7 @@ def text_of_block(block: types.ContentBlock) -> str:
 
 
 class _Described:
-    """The descriptions of a result's data, which replace repetitions of the data in texts and JSON."""
+    """The descriptions of a result's binary data, used to replace the data in texts and JSON."""
 
     def __init__(self, blocks: Iterable[types.ContentBlock]) -> None:
         self._descriptions: dict[str, str] = {}
@@ -104,11 +104,11 @@ class _Described:
         self._texts = frozenset(self._descriptions.values())
 
     def in_text(self, text: str) -> str:
-        """Replace the data of blocks by their descriptions, wherever it occurs in a text."""
+        """Replace every occurrence of the data of blocks in a text by the descriptions of the blocks."""
         return _DATA.sub(lambda run: self._descriptions.get(run["data"], run[0]), text)
 
     def in_value(self, value: Any) -> Any:
-        """Replace the data of blocks, blocks and data URLs by descriptions, at any depth of a JSON value."""
+        """Replace blocks, their data and data URLs by descriptions at any depth of a JSON value."""
         if isinstance(value, str):
             return self._descriptions.get(value) or _DATA.sub(self._description_of, value)
         if isinstance(value, list):
@@ -132,7 +132,7 @@ class _Described:
         return self._descriptions.get(run["data"], unknown)
 
     def says_all(self, value: Any) -> bool:
-        """Return whether a JSON value has descriptions of the blocks, and nothing else."""
+        """Return whether a JSON value contains descriptions of blocks and nothing else."""
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list):

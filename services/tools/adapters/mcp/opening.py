@@ -1,4 +1,4 @@
-"""Opens sessions: opens a server's transport, runs the SDK's client on it, and explains a failure of either."""
+"""Opens sessions: opens a server's transport, runs the SDK's client on it, and describes failures of both."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from services.tools.ports import McpSession, ServerLost
 _END_TIMEOUT_S = 2.0
 log = get_logger(__name__)
 
-# Connections in addition to those of calls: streams for changes, and requests for lists.
+# Connections besides calls: streams of changes, and requests for lists.
 _MORE_CONNECTIONS = 16
 _EXPECTED = (MCPError, OAuthFlowError, httpx2.HTTPError, httpx2.StreamError, OSError, ValidationError, RuntimeError)
 
 
 class SessionTransport(GuardedTransport):
-    """A guarded transport that limits the wait for the end of a session. The SDK limits each event of a stream."""
+    """A guarded transport that limits the wait for the end of a session. The SDK limits the events of streams."""
 
     uncounted_type = "text/event-stream"
 
@@ -48,7 +48,7 @@ class SessionTransport(GuardedTransport):
         return await super().handle_async_request(request)
 
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
-        """Inform the server that the session ends, and wait briefly for the status only."""
+        """Inform the server that the session ends, and wait briefly for the status of the response."""
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 response = await self.send(request)
@@ -72,9 +72,9 @@ class SessionLimits:
 class SessionOpener:
     """Opens sessions within limits.
 
-    Servers may ask their client to sample a model, to ask the user or to list folders. The service declares no such
-    capability and refuses, because there is no user to answer. Tests replace `elicit`, and set `auth` in place of the
-    credentials.
+    Servers may ask their client to sample a model, to ask the user or to list folders. The service does not declare
+    these capabilities and refuses, because there is no user to answer. Tests replace `elicit`, and set `auth` instead
+    of credentials.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SessionOpener:
 
     @asynccontextmanager
     async def open(self, spec: ServerSpec) -> AsyncIterator[McpSession]:
-        """Keep a server connected until the context ends. Raises ServerLost, also in place of connection errors."""
+        """Keep a server connected until the context ends. Raises ServerLost, including for connection errors."""
         try:
             async with AsyncExitStack() as stack:
                 yield await self._enter(stack, spec)
@@ -153,7 +153,7 @@ def _can_listen(client: Client) -> bool:
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-    """Run the work as a task until the stack closes."""
+    """Run the work as an asyncio task until the stack closes."""
     task = asyncio.create_task(work)
 
     async def end() -> None:
@@ -164,7 +164,7 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _reason_of(error: Exception, server: str) -> str:
-    """Return the reason that a connection failed. The cause of an exception group is its first error."""
+    """Return the reason for a failed connection. For an exception group, it is the reason of the first error."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ServerLost):
@@ -175,7 +175,7 @@ def _reason_of(error: Exception, server: str) -> str:
 
 
 def quiet_sdk() -> None:
-    """Prevent the SDK from logging server content and full addresses. The service logs the important events."""
+    """Prevent the SDK from logging server content and full addresses. The service itself logs important events."""
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     for name in ("httpx2", "httpcore2"):
@@ -190,7 +190,7 @@ class TokensInMemory:
         self._client: OAuthClientInformationFull | None = None
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the newest tokens, or None if there are none."""
+        """Return the newest tokens, or None if there are no tokens."""
         return self._tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
@@ -207,7 +207,7 @@ class TokensInMemory:
 
 
 def credentials_auth(http: HttpTransport) -> httpx2.Auth | None:
-    """Return the authentication that obtains tokens for a server, or None if there are no credentials."""
+    """Return the authentication that obtains tokens for a server, or None without credentials."""
     credentials = http.credentials
     if credentials is None:
         return None

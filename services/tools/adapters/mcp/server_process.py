@@ -1,4 +1,4 @@
-"""The process of a server, which runs in a separate group with a minimal environment and is certain to end."""
+"""The process of a server: it runs in a separate process group with a minimal environment, and is always ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.tools.ports import ServerLost
 
 log = get_logger(__name__)
 
-# The variables that programs need to find their files and to write text. Other variables may hold secrets.
+# Programs need these variables to find their files and to write text. Other variables may hold secrets.
 ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 _CHILD = Path(__file__).with_name("child.py")
 _GRACE_S = 2.0
@@ -28,7 +28,7 @@ _LOG_INTERVAL_S = 0.1
 
 @asynccontextmanager
 async def running_process(transport: ProgramTransport, name: str, line_limit_bytes: int) -> AsyncIterator[Process]:
-    """Start a program. On exit, close its input and then end its whole group. Raises ServerLost if it cannot start.
+    """Start a program. On exit, close its input, then end its process group. Raises ServerLost if it cannot start.
 
     The program's error output is logged at level debug.
     """
@@ -57,7 +57,7 @@ async def running_process(transport: ProgramTransport, name: str, line_limit_byt
             await _end(process)
         finally:
             logging.cancel()
-            owner.close()  # a program that left the group may hold the pipes open
+            owner.close()  # a process that left the group may hold the pipes open
             await asyncio.gather(logging, return_exceptions=True)
 
 
@@ -83,7 +83,7 @@ async def _end(process: Process) -> None:
                 return
             _signal_group(process, sent)
     finally:  # also runs if this wait is cancelled
-        _signal_group(process, signal.SIGKILL)  # also ends processes that it left behind
+        _signal_group(process, signal.SIGKILL)  # also ends the processes that the program left behind
         if not await _has_exited_in_time(process):
             log.warning("mcp server's program cannot be ended", process_id=process.pid)
 
@@ -98,7 +98,7 @@ async def _has_exited_in_time(process: Process) -> bool:
 
 
 async def wait_until_exited(process: Process) -> None:
-    """Wait for the process only. `wait` also waits for pipes that other processes may hold open."""
+    """Wait only for the process. `wait` would also wait for pipes that other processes may hold open."""
     while process.returncode is None:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0.01)
 
@@ -109,7 +109,7 @@ def _signal_group(process: Process, sent: signal.Signals) -> None:
 
 
 async def _log_errors(process: Process, name: str) -> None:
-    """Read the standard error stream, so that the program does not block, and log a part of it."""
+    """Read standard error, so that the program does not block, and log a part of it."""
     reader = process.stderr
     output_log = OutputLog(name, "mcp server's errors")
     while reader is not None and (chunk := await reader.read(65_536)):
@@ -117,7 +117,7 @@ async def _log_errors(process: Process, name: str) -> None:
 
 
 class OutputLog:
-    """Logs a program's output at level debug, as little of it as a program that never stops writing may take."""
+    """Logs a part of a program's output at level debug, limited in case the program never stops writing."""
 
     def __init__(self, server: str, event: str) -> None:
         self._server = server
@@ -126,7 +126,7 @@ class OutputLog:
         self._logged_s = -_LOG_INTERVAL_S
 
     def note(self, output: bytes) -> None:
-        """Log the start of the output, unless output was logged in the last tenth of a second."""
+        """Log the beginning of the output, unless output was logged within the last 0.1 s."""
         if self._loop.time() - self._logged_s >= _LOG_INTERVAL_S:
             self._logged_s = self._loop.time()
             log.debug(self._event, server=self._server, text=output[:_LOGGED_CHARS].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""An open connection to a server, which uses the official SDK."""
+"""An open session with a server through the official SDK."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from services.tools.ports import Report, ServerLost
 log = get_logger(__name__)
 
 _MAX_PROBLEM_CHARS = 300
-EFFECT_ID_KEY = "pagantic/effect_id"  # The protocol carries the id under this key of `_meta`.
+EFFECT_ID_KEY = "pagantic/effect_id"  # the key of the id in `_meta` of the protocol
 ResultT = TypeVar("ResultT")
 
 _LISTEN_AGAIN_S = 5.0
-# The SDK's messages for a server that did not answer and no longer can. A server's own errors may have the same codes.
+# The SDK's messages for a lost connection. The codes do not suffice, because errors of servers may have the same codes.
 _LOST = frozenset(
     {
         "Connection closed",
@@ -61,13 +61,13 @@ _LOST = frozenset(
 
 
 class OutputCheck:
-    """Validates the results of a session's tools. The SDK's check matches patterns in exponential time."""
+    """Validates the results of a session's tools, because the SDK's check may take exponential time on patterns."""
 
     def __init__(self) -> None:
         self._validators: dict[str, Validator] = {}
 
     def learn(self, tools: Iterable[types.Tool]) -> None:
-        """Replace the validators with validators for these tools. An unusable schema is logged and checks nothing."""
+        """Replace the validators with validators for these tools. An unusable schema is logged and then ignored."""
         self._validators = {}
         for tool in tools:
             if tool.output_schema is None:
@@ -84,7 +84,7 @@ class OutputCheck:
             return
         try:
             problem = next(iter(validator.iter_errors(result.structured_content)), None)
-        except ValueError:  # the validator limits the nesting
+        except ValueError:  # the value exceeds the validator's limit on nesting
             raise ToolFailed("its result is nested too deeply to be checked") from None
         if problem is not None:
             words = describe_problem(problem)[:_MAX_PROBLEM_CHARS]
@@ -114,7 +114,7 @@ class SdkSession:
         self._has_news.set()
 
     async def wait_for_change(self) -> None:
-        """Wait until the tools change or the connection becomes doubtful. Raises ServerLost."""
+        """Wait until the tools may have changed or the connection may have ended. Raises ServerLost."""
         await self._has_news.wait()
         self._has_news.clear()
         self._check_open()
@@ -137,9 +137,9 @@ class SdkSession:
                 self._has_news.set()
 
     async def list_tools(self) -> ToolList:
-        """Return the tools page by page in the server's order. The defective tools of a page follow its other tools.
+        """Return the tools of all pages in the server's order. The defective tools of a page follow its other tools.
 
-        The number of tools is limited, and so is the time that the service spends on a server's list.
+        Both the number of tools and the time for a server's list are limited.
         """
         self._check_open()
         if self._client.server_capabilities.tools is None:
@@ -167,7 +167,7 @@ class SdkSession:
         context = ToolContext(report)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            with suppress(ValueError):  # the number is not finite
+            with suppress(ValueError):  # a number is not finite
                 context.report(progress, total, message or "")
 
         try:
@@ -231,19 +231,19 @@ class SdkSession:
             raise ServerLost(self._end_reason)
 
     def _check_answered(self, error: MCPError) -> None:
-        """Raise ServerLost if the error means that the server did not answer."""
+        """Raise ServerLost if the error means that the server did not respond."""
         if self._is_lost(error):
             self._check_open()
             raise ServerLost(words_of(error))
 
     def _is_lost(self, error: MCPError) -> bool:
         if error.code in (CONNECTION_CLOSED, INVALID_REQUEST):
-            self._has_news.set()  # makes the owner list the tools again, and thus check the server
+            self._has_news.set()  # the owner then lists the tools again, which checks the server
         return error.message in _LOST
 
 
 def words_of(error: Exception) -> str:
-    """Return the error message of a server or the SDK, shortened to one line and without the values of callers."""
+    """Return the error message of a server or the SDK, shortened to one line and without callers' values."""
     if isinstance(error, ValidationError):
         return f"wrong fields: {places_of(error, 0, 3)}"[:MAX_REASON_CHARS]
     return " ".join(str(error).split())[:MAX_REASON_CHARS].encode(errors="replace").decode()

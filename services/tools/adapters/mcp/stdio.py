@@ -1,4 +1,4 @@
-"""Messages of the protocol over a program's standard streams, one message per line, limited in bytes and time.
+"""Exchanges messages over a program's standard streams, one per line, with limits on bytes and time.
 
 The SDK's transport reads lines of any length.
 """
@@ -23,17 +23,17 @@ from services.tools.ports import ServerLost
 Received = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Received], MemoryObjectSendStream[SessionMessage]]
 
-# Messages to send are queued here, because a caller that leaves must not wait for a slow server.
+# Outgoing messages are queued, so that a caller that leaves does not wait for a slow server.
 _SENT_CAPACITY = 256
 _SEND_TIMEOUT_S = 10.0
-# Programs that start other programs print banners. A program that prints nothing else does not speak the protocol.
+# Launchers print banners before the first message. A program that prints more lines does not speak the protocol.
 _MAX_OTHER_LINES = 100
-# A server can take only as much of the service's time as reading this many lines per second takes.
+# This rate limits the time that the service spends on a server's output.
 _MAX_LINES_PER_S = 1000
 
 
 class StdioTransport:
-    """Runs a server's program. `end_reason` is the reason that the exchange ended. It is empty until then."""
+    """Runs a server's program. `end_reason` states why the connection ended, and is empty until then."""
 
     def __init__(self, transport: ProgramTransport, name: str, max_message_bytes: int) -> None:
         self._transport = transport
@@ -43,13 +43,13 @@ class StdioTransport:
         self.end_reason = ""
 
     async def wait_until_ended(self) -> str:
-        """Wait until the exchange has ended, and return the reason."""
+        """Wait until the connection has ended, and return the reason."""
         await self._has_ended.wait()
         return self.end_reason
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the program, and exchange messages with it in the form that the SDK expects of a transport."""
+        """Start the program, and yield its message streams as the SDK expects them from a transport."""
         async with running_process(self._transport, self._name, self._max_message_bytes) as process:
             received_in, received = anyio.create_memory_object_stream[Received](0)
             sent, sent_out = anyio.create_memory_object_stream[SessionMessage](_SENT_CAPACITY)
@@ -81,9 +81,9 @@ class StdioTransport:
             received_in.close()
 
     async def _read(self, process: Process, received_in: MemoryObjectSendStream[Received]) -> None:
-        """Pass the messages on, and log the other lines. Many servers write their own log to standard output.
+        """Forward the messages, and log all other lines: many servers write their own log to standard output.
 
-        Raises ServerLost if the program writes many other lines before its first message.
+        Raises ServerLost if the program writes too many other lines before its first message.
         """
         other_lines = 0
         has_sent_message = False
@@ -131,7 +131,7 @@ async def _write(process: Process, sent_out: MemoryObjectReceiveStream[SessionMe
 
 
 async def _describe_end(process: Process) -> str:
-    """Describe how a process with closed streams ended. Its exit status may take a moment to arrive."""
+    """Describe the end of a process with closed streams. Its exit status may arrive a moment later."""
     try:
         async with asyncio.timeout(1):
             await wait_until_exited(process)
@@ -144,7 +144,7 @@ async def _describe_end(process: Process) -> str:
 
 
 class _Pace:
-    """Slows a reader down after too many lines. The full pipe then blocks the program."""
+    """Slows down a reader after too many lines, so that the full pipe blocks the program."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ class _Pace:
         self._count = 0
 
     async def keep(self) -> None:
-        """Count a line. Waits for the next second if the limit of this second is used up."""
+        """Count a line. Waits for the next second if the limit of the current second is used up."""
         self._count += 1
         if self._count < _MAX_LINES_PER_S:
             return

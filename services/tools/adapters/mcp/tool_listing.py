@@ -1,8 +1,8 @@
 """Reads the tool list of a server entry by entry, within limits for the whole list.
 
-A server cannot make the reading of its list expensive. Large tools are not validated, and a tool with many problems is
-not described problem by problem. Tools that break the protocol are removed from the pages before the SDK reads them.
-For one such tool, the SDK rejects a whole list or silently leaves the tool out.
+A server cannot make its list expensive to read: large tools are not validated, and a tool with many problems gets only
+their number. Tools that violate the protocol are removed from the pages before the SDK reads them, because the SDK
+would reject the whole list or silently omit the tool.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from services.tools.core.servers import OfferedTool
 
 METHOD = "tools/list"
 MAX_PAGES = 100
-# The tools of all servers together have at most 3 MiB. A list also contains icons and the schemas of results.
+# The tools of all servers together take at most 3 MiB; a list also contains icons and result schemas.
 MAX_LIST_BYTES = 4 * 1024 * 1024
-# An invalid tool takes longer to validate than a valid tool.
+# The limit on invalid tools is lower, because their validation takes longer.
 MAX_BROKEN_BYTES = 512 * 1024
 MAX_BROKEN = 1000
 MAX_REASONS = 128
 MAX_REASON_CHARS = 500
-# Tools that are listed for each tool that may be registered, because the registry may reject a name or a schema.
+# The number of listed tools per registered tool, because the registry may reject names and schemas.
 _LISTED_PER_TOOL = 2
 _MAX_PROBLEMS = 100
 _MAX_PLACES = 5
@@ -57,7 +57,7 @@ class ToolListing:
 
     @property
     def end_reason(self) -> str:
-        """The reason that no further tool is read, or an empty string while no limit is reached."""
+        """The reason why no further tools are read, or an empty string while no limit is reached."""
         if self._fitting >= _LISTED_PER_TOOL * self._max_tools:
             return f"the server has more than {self._max_tools} tools: raise MCP_MAX_TOOLS"
         if self._broken >= MAX_BROKEN:
@@ -74,15 +74,15 @@ class ToolListing:
         return self._unread > 0 or self._read_bytes >= MAX_LIST_BYTES
 
     def take_rest(self, rest: Mapping[str, Any]) -> None:
-        """Count the size of a page apart from its tools."""
+        """Count the size of a page without its tools."""
         self._read_bytes += _size_bytes(rest) or MAX_LIST_BYTES
 
     def skip(self, count: int) -> None:
-        """Count tools that are not read."""
+        """Count unread tools."""
         self._unread += count
 
     def take(self, tool: Any) -> bool:
-        """Read an entry, and return whether it is a tool of the protocol."""
+        """Read an entry, and return whether it is a valid tool of the protocol."""
         self._read += 1
         size_bytes = _size_bytes(tool)
         self._read_bytes += size_bytes
@@ -108,7 +108,7 @@ class ToolListing:
         return left_out
 
     def describe_others(self, *, has_more_pages: bool) -> Mapping[str, str]:
-        """Describe the tools that were left out without a reason. Returns an empty mapping if there are none."""
+        """Describe the tools that were omitted without a reason. Empty if every omitted tool has a reason."""
         unnamed = self._broken - self._reasons
         words = [f"{unnamed} cannot be used, as others before them"] if unnamed else []
         if self._unread or has_more_pages:
@@ -121,9 +121,9 @@ class ToolListing:
 
 
 def places_of(error: ValidationError, first: int, last: int) -> str:
-    """Return the paths of some problems from part `first` to part `last`, or only their number if there are many.
+    """Return parts `first` to `last` of some problems' paths, or only the number of problems if there are many.
 
-    The library describes either all problems or none, and a hostile message may have a million problems.
+    The library describes all problems or no problem, and a hostile message may have a million problems.
     """
     count = error.error_count()
     if count > _MAX_PROBLEMS:
@@ -135,7 +135,7 @@ def places_of(error: ValidationError, first: int, last: int) -> str:
 
 
 def _defect_of(tool: Any, size_bytes: int, version: str) -> str:
-    """Return the reason that a tool cannot be used, or an empty string if it can be used."""
+    """Return the reason why a tool cannot be used, or an empty string if it can be used."""
     if not isinstance(tool, dict):
         return "it is not an object"
     if not size_bytes:
@@ -189,7 +189,7 @@ class ToolListFilter:
 
 
 async def sift(tools: Sequence[Any], listing: ToolListing) -> list[Any]:
-    """Return the tools of a page that satisfy the protocol. Other tasks may run between two tools."""
+    """Return the valid tools of a page. The event loop runs other work between two tools."""
     fitting: list[Any] = []
     for number, tool in enumerate(tools):
         if listing.end_reason:

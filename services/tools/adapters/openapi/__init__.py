@@ -1,1 +1,1 @@
-"""Makes tools from the operations of HTTP APIs that OpenAPI documents describe."""
+"""Creates tools from the operations of HTTP APIs that OpenAPI documents describe."""

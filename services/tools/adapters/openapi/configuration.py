@@ -1,4 +1,4 @@
-"""Reads the configured APIs. Each API has a document, an address and secrets."""
+"""Reads the configured APIs, each with a document, an address and secrets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from services.tools.core.openapi.parameters import Supplied
 from services.tools.core.servers import HttpTransport
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
-# A configured value could declare a body of another type or length, and so start a request that the deployment does not
-# send.
+# These headers could declare another type or length of the body, and thus smuggle in a request that the deployment did
+# not send.
 _HEADERS_OF_BODIES = frozenset({"content-type", "content-length", "transfer-encoding"})
 _Secret = Annotated[SecretStr, Field(max_length=8192)]
 
@@ -40,7 +40,7 @@ class _File(FileEntry):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """An API whose operations are tools. `patterns` select them by name. Requests go only to the host of `url`."""
+    """An API with its operations as tools, selected by name with `patterns`. Requests go only to the host of `url`."""
 
     name: str
     document: Path

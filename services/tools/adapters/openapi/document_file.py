@@ -1,7 +1,7 @@
 """Reads OpenAPI documents in JSON or YAML as JSON values, and finds where they violate the standard.
 
-Only the schemas of openapi-spec-validator are used. Its further checks follow references, even to files and addresses,
-and a third party's document must not make the service open these.
+Only the schemas of openapi-spec-validator are used. Its further checks follow references, even to files and URLs, and a
+third party's document must not make the service open them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pagantic_common.domain.text.json_text import MAX_DEPTH, JsonTextError, pars
 from services.tools.core.openapi.operations import Problem
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
-MAX_YAML_BYTES = 8 * 1024 * 1024  # YAML takes four times as long to read as JSON
+MAX_YAML_BYTES = 8 * 1024 * 1024  # reading YAML takes four times as long as JSON
 MAX_VALUES = 1_000_000
 MAX_PROBLEMS = 1000
 _MAX_WORDS_CHARS = 200
 
 
 class DocumentError(ValueError):
-    """The file is not a JSON value. The message continues a sentence that starts with "the document"."""
+    """The file is not a JSON value. The message completes a sentence that starts with "the document"."""
 
 
 def read_document(path: Path) -> Any:
@@ -66,7 +66,7 @@ def _parse(text: str, *, is_json: bool) -> Any:
 
 
 def _check_depth(text: str) -> None:
-    """Raise DocumentError for YAML that is so deep that the recursive C loader would overflow the stack."""
+    """Raise DocumentError for deeply nested YAML, which would overflow the stack of the recursive C loader."""
     depth = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -78,12 +78,12 @@ def _check_depth(text: str) -> None:
 
 
 class _Loader(yaml.CSafeLoader):
-    """A safe loader that yields only JSON values, as the standard requires: a date is text, and so is `on`."""
+    """A safe loader that yields only JSON values, as the standard requires: a date and `on` are text."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Leave merge keys unexpanded, because they can grow without bound. They are later rejected as keys."""
+        """Leave merge keys unexpanded, because expansion can grow without bound. They are rejected as keys later."""
 
 
 for _tag, _form, _beginnings in (
@@ -96,7 +96,7 @@ for _tag, _form, _beginnings in (
 
 
 class _JsonValues:
-    """Converts YAML values to JSON values. Aliases are expanded, so that the limit on values also limits the memory."""
+    """Converts YAML values to JSON values. Aliases are expanded, so the limit on values also limits memory."""
 
     def __init__(self) -> None:
         self._left = MAX_VALUES
@@ -127,7 +127,7 @@ def _too_deep() -> DocumentError:
 
 
 def _key_of(key: Any) -> str:
-    """Return a key as text. Status codes, for example, are often written as numbers."""
+    """Return a key as text, because some keys, such as status codes, are often written as numbers."""
     if isinstance(key, bool):
         return str(key).lower()
     if key == "<<":
@@ -146,7 +146,7 @@ def _checked(text: str) -> str:
 
 
 def find_problems(document: dict[str, Any]) -> list[Problem]:
-    """Return where and how a document of version 3.0 or 3.1 violates the standard, up to 1000 problems."""
+    """Return up to 1000 violations of the standard in a document of version 3.0 or 3.1, with their paths."""
     from openapi_spec_validator import schemas  # noqa: PLC0415 - it takes a second, and most deployments have no documents
 
     validator = schemas.openapi_v31_schema_validator

@@ -1,4 +1,4 @@
-"""Makes tools from OpenAPI documents."""
+"""Creates tools from OpenAPI documents."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def open_client(spec: ApiSpec, limits: ApiLimits) -> httpx2.AsyncClient:
 def register_api(
     spec: ApiSpec, translation: Translation, registry: ToolRegistry, client: httpx2.AsyncClient, limits: ApiLimits
 ) -> Mapping[str, str]:
-    """Register the operations of an API as tools. Returns the reason for each tool that is left out, by name.
+    """Register the operations of an API as tools. Returns the reason for each omitted tool by name.
 
     Raises InvalidRequest if no tool remains.
     """
@@ -95,7 +95,7 @@ def _log_properties(spec: ApiSpec, translation: Translation) -> None:
 
 
 def _fitting(tools: list[OperationTool], limits: ApiLimits, left_out: dict[str, str]) -> Iterator[OperationTool]:
-    """Yield the tools within the limits, and record the reason for each omitted tool."""
+    """Yield the tools within the limits, and record the reason for each other tool."""
     count = 0
     for tool in tools:
         definition = tool.definition

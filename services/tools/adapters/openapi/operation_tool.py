@@ -21,14 +21,14 @@ from services.tools.core.remote_names import prefixed_name
 from services.tools.ports import Report, ToolUnavailable
 
 MAX_ERROR_CHARS = 1000
-# After these statuses, another attempt may get another response (RFC 9110, RFC 6585).
+# A retry may succeed after these statuses (RFC 9110, RFC 6585).
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TEXT_TYPES = ("application/xml", "application/yaml", "application/x-ndjson", "application/javascript")
 _ENCODINGS = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252", "utf-16"})
 
 
 class OperationTool:
-    """A tool that calls an operation of an API. All tools of an API share its places."""
+    """A tool that calls an operation of an API. All tools of an API share the API's places."""
 
     is_remote = True
 
@@ -50,7 +50,7 @@ class OperationTool:
 
     @property
     def unavailable_reason(self) -> str:
-        """Always an empty string, because an API is not probed before it is called."""
+        """Always empty, because an API is not probed before a call."""
         return ""
 
     async def run(self, arguments: Mapping[str, Any], report: Report) -> str:  # noqa: ARG002 - there is no progress
@@ -91,7 +91,7 @@ class OperationTool:
 
 
 def _file_of(part: Part) -> tuple[str, tuple[str | None, bytes, str | None]]:
-    """Return a part in httpx2's form. httpx2 chooses a random boundary, which no text can be made to contain."""
+    """Convert a part for httpx2, which chooses a random boundary that no text can contain on purpose."""
     return part.name, (part.file_name, part.text.encode(errors="replace"), part.media_type)
 
 

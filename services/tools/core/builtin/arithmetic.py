@@ -1,8 +1,8 @@
 """Computes arithmetic expressions, with limits on their length, their depth and the size of numbers.
 
-Python's parser reads an expression, but only after a check that the expression contains nothing but numbers, operators,
-parentheses, commas and known names. `^` means `**`. Integers are exact, and other numbers are doubles. Floor division
-and remainder round down, as in Python.
+Python's parser reads an expression only after a check that it contains nothing but numbers, operators, parentheses,
+commas and known names. `^` means `**`. Integers are exact, and other numbers are doubles. Floor division and remainder
+round down, as in Python.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final
 from pagantic_common.domain.messages import ToolFailed
 
 MAX_EXPRESSION_CHARS: Final = 1000
-# The alphabet of expressions, which keeps a small model from writing prose in calls that the decoder enforces.
+# The alphabet of expressions. It keeps small models from writing prose in enforced calls.
 _WORDS: Final = "sqrt|abs|round|min|max|floor|ceil|pi|e"
 EXPRESSION_PATTERN: Final = rf"^(?:[-+(. 0-9]|{_WORDS})(?:(?:[-+*/%()., 0-9]|{_WORDS})*(?:[0-9) ]|pi|e))?$"
 MAX_DEPTH: Final = 50
 MAX_INTEGER_BITS: Final = 4096
 MAX_ROUND_DIGITS: Final = 100
-_EXACT_FLOAT: Final = 1e15  # whole doubles below this print without an exponent
+_EXACT_FLOAT: Final = 1e15  # whole doubles below this are printed without an exponent
 
 Number = int | float
 
@@ -43,7 +43,7 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return round(value, digits)
 
 
-# Maps each function name to the function and the minimum and maximum number of its arguments.
+# Each function by name, with the minimum and maximum number of its arguments.
 _FUNCTIONS: Final[dict[str, tuple[Callable[..., Number], int, int]]] = {
     "sqrt": (math.sqrt, 1, 1),
     "abs": (abs, 1, 1),
@@ -57,7 +57,7 @@ _FUNCTIONS: Final[dict[str, tuple[Callable[..., Number], int, int]]] = {
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
-        # A base of n bits yields at least (n - 1) * exponent bits, so this check limits the work before it is done.
+        # A base of n bits yields at least (n - 1) * exponent bits, so the size is checked before the computation.
         if abs(base) > 1 and (abs(base).bit_length() - 1) * exponent > MAX_INTEGER_BITS:
             raise ToolFailed(f"the power is too large: integers may have at most {MAX_INTEGER_BITS} bits")
         return int(base**exponent)
@@ -137,7 +137,7 @@ def _parse(source: str) -> ast.expr:
 
 
 def _compute(node: ast.expr, depth: int = 0) -> Number:
-    """Compute a node and check every value. `depth` counts the enclosing signs and exponents."""
+    """Compute a node, and check every value. `depth` counts the enclosing signs and exponents."""
     if depth > MAX_DEPTH:
         raise _too_deep()
     match node:

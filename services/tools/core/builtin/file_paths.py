@@ -1,4 +1,4 @@
-"""Splits paths as models write them: a folder name of the deployment, then names below it. It accesses no file."""
+"""Splits paths as models write them: a configured folder name, then names below it. It accesses no files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_folder_name(name: str) -> bool:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Return the names in a path, at least one of them. Raises ToolFailed if the path could lead elsewhere."""
+    """Return the names in a path, at least one. Raises ToolFailed if the path could lead out of its folder."""
     if len(path) > MAX_PATH_CHARS:
         raise ToolFailed(f"the path has {len(path)} characters, at most {MAX_PATH_CHARS} are allowed")
     if path.startswith("/"):

@@ -1,8 +1,8 @@
 """Runs JMESPath queries with a limit on their work.
 
-A short expression can double its input repeatedly (`[@,@][] | [@,@][] | ...`). The size of every intermediate value is
-therefore charged to a common budget, and the limit on the length of a query limits the growth of each step. `join` can
-make a text that is far larger than its arguments, so the size of its text is checked before the text is made.
+A short expression can double its input repeatedly (`[@,@][] | [@,@][] | ...`). Every intermediate value is therefore
+charged to a common budget, and the limit on the length of a query limits the growth of each step. `join` can create a
+text far larger than its arguments, so its size is checked first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 
 MAX_QUERY_CHARS: Final = 500
-MAX_DOCUMENT_BYTES: Final = 65_536  # of UTF-8
+MAX_DOCUMENT_BYTES: Final = 65_536  # in UTF-8
 MAX_WORK: Final = 2_000_000  # characters and elements of all intermediate values; takes well under a second
 
 
@@ -28,7 +28,7 @@ class _BudgetExceeded(Exception):
 
 
 class _BoundedFunctions(Functions):
-    """The functions of JMESPath, with a `join` that makes no text beyond the budget."""
+    """The functions of JMESPath, with a `join` that creates no text beyond the budget."""
 
     def __init__(self, check: Callable[[int], None]) -> None:
         self._check = check
@@ -95,5 +95,5 @@ def query_json(document_json: str, query: str) -> str:
         reason = str(error).splitlines()[0][:200].encode(errors="replace").decode()
         raise InvalidRequest(f"the query is not valid: {reason}") from None
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        # The library checks the types of a function's arguments, but not all of their values.
+        # The library checks the types of a function's arguments, but not all their values.
         raise InvalidRequest(f"the query does not fit the document ({type(error).__name__})") from None

@@ -11,7 +11,7 @@ from typing import Final
 from pagantic_common.domain.messages import ToolFailed
 from pagantic_common.domain.text.json_text import dump_json
 
-# These are Python's names for the encodings of pages. Python's other codecs are slow or do not encode text.
+# Python's names of page encodings. Python's other codecs are slow or do not encode text.
 _ENCODINGS: Final = frozenset(
     {"utf-8", "ascii", "utf-16", "utf-16-le", "utf-16-be", "big5", "euc_jp", "euc_kr", "gb18030", "gb2312", "gbk"}
     | {"koi8-r", "koi8-u", "shift_jis", *(f"cp{page}" for page in range(1250, 1259))}
@@ -87,7 +87,7 @@ class BodyReader:
             del self._kept[self._max_bytes :]
 
     def text(self, encoding: str) -> str:
-        """Return the text. Undecodable bytes become U+FFFD. A character that the limit cuts is left out."""
+        """Return the text. Undecodable bytes become U+FFFD, and a character cut by the limit is dropped."""
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return decoder.decode(bytes(self._kept), final=not self._is_truncated)
 

@@ -1,8 +1,8 @@
-"""The seccomp filter of sandboxed programs as bytes for the kernel, which refuses calls that no computation needs.
+"""The seccomp filter of sandboxed programs, as bytes for the kernel. It refuses system calls that no computation needs.
 
-A program cannot start processes, so that processes cannot multiply, but threads are allowed. It has no sockets and no
-keyrings, cannot reach other processes, and cannot create namespaces. The filter does not refuse mounting, because the
-sandbox itself mounts under it. A program has no right to mount.
+A program may start threads but not processes, so processes cannot multiply. It has no sockets and no keyrings, cannot
+reach other processes, and cannot create namespaces. The filter permits mounting, because the sandbox itself mounts
+under it, but a program lacks the right to mount.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def build_filter(machine: str) -> bytes:
     """Return the filter for a machine of ARCHITECTURES. It returns EPERM for refused calls and other architectures."""
     calls = _CALLS[machine]
     refused = sorted({*calls.refused, *_SINCE_2019})
-    # Each check jumps to the verdict EPERM at the end. The distance is the number of instructions in between.
+    # Each check jumps to the verdict EPERM at the end, over the number of instructions in between.
     checks = [(_EQUAL, number) for number in refused] + [(_NOT_BELOW, _X32_BIT)]
-    after = 5  # the instructions from the check for clone3 to the check of clone's flags; then ALLOW, EPERM
+    after = 5  # instructions from the check for clone3 to the check of clone's flags; ALLOW and EPERM follow
     lines = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, calls.architecture), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     lines.append((_LOAD, 0, 0, _NUMBER_AT))
     for position, (code, number) in enumerate(checks):
         lines.append((code, len(checks) - position - 1 + after + 1, 0, number))
     lines += [
         (_EQUAL, 0, 1, _CLONE3),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),  # makes the C library use clone, whose flags are readable
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),  # the C library falls back to clone, whose flags are readable
         (_EQUAL, 0, 2, calls.clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
         (_HAS_BITS, 0, 1, _CLONE_THREAD),

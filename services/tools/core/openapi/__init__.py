@@ -1,1 +1,1 @@
-"""OpenAPI documents as values: the operations that can be tools, and the reasons that others cannot."""
+"""Translates OpenAPI documents: the operations that can be tools, and the reasons why others cannot."""

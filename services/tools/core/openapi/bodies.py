@@ -1,4 +1,4 @@
-"""Reads the bodies of operations: JSON bodies, and forms with the properties that a form can hold."""
+"""Reads the bodies of operations: JSON, and forms with the properties that a form can hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Body:
 
     @property
     def is_argument(self) -> bool:
-        """Whether the body is an argument of the tool. Only a form without fields is not."""
+        """Whether the body is an argument of the tool, which is the case unless it is a form without fields."""
         return self.kind is BodyKind.JSON or bool(self.fields)
 
 
@@ -58,7 +58,7 @@ class BodyReader:
     is_version_3_0: bool
 
     def read(self, method: str, value: Any) -> Body | None:
-        """Return a body that can be sent, or None if an optional body cannot be sent. Raises Unusable."""
+        """Return the body, or None if an optional body cannot be sent. Raises Unusable."""
         body = self.references.resolve(value, "request body")
         is_required = body.get("required") is True
         try:
@@ -104,7 +104,7 @@ class BodyReader:
     def _read_fields(
         self, kind: BodyKind, entry: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> tuple[dict[str, FormField], dict[str, str]]:
-        """Return the fields for the properties, and the reason for each property left out. Raises TooManyParts."""
+        """Return the fields of the properties, and the reason for each omitted property. Raises TooManyParts."""
         fields: dict[str, FormField] = {}
         left_out: dict[str, str] = {}
         reader = FieldReader(self.references, self.is_version_3_0, kind)

@@ -1,6 +1,6 @@
-"""Translates an OpenAPI document to tools, and gives the reason for each operation that cannot be a tool.
+"""Translates an OpenAPI document to tools, with the reason for each operation that cannot be a tool.
 
-No JSON value raises an error here if it is nested no deeper than `parse_json` allows.
+No JSON value raises an error here unless it is nested more deeply than `parse_json` allows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Translation:
 
 
 def refusal_of(document: Any) -> str:
-    """Return the reason that a document cannot be used at all, or an empty string if it can be used."""
+    """Return the reason why a document cannot be used at all, or an empty string if it can be used."""
     if not isinstance(document, dict):
         return "it is not an object"
     if "swagger" in document:
@@ -51,7 +51,7 @@ def translate(
 ) -> Translation:
     """Return the operations whose names match a pattern such as `list*`. A rejected document has no operations.
 
-    Operations after the first `max_parts` parts of schemas are left out.
+    Operations beyond the first `max_parts` parts of the document are left out.
     """
     if refusal_of(document):
         return Translation((), ())
@@ -79,7 +79,7 @@ def translate(
 
 
 def _problems_by_path(problems: Collection[Problem]) -> dict[str, list[Problem]]:
-    """Return the problems of each path, so that an operation need not search all problems."""
+    """Group the problems by path, so that an operation need not search all of them."""
     by_path: dict[str, list[Problem]] = {}
     for place, words in problems:
         if len(place) > 1 and place[0] == "paths":

@@ -1,4 +1,4 @@
-"""Reads the properties of forms: how each property is written, or the reason that it cannot be written."""
+"""Reads the properties of forms: the encoding of each property, or the reason why it cannot be written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;[ -~]*)?", re.ASCII)
 class FormField:
     """A property of a form, encoded like the query parameter `parameter`, or else by its media type.
 
-    If both are None, text is plain, and lists and objects are JSON. A file is a text that is sent with a file name.
+    If both are None, text is plain, and lists and objects are JSON. A file is a text sent with a file name.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FieldReader:
     form_type: str
 
     def read(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
-        """Return the field that describes how a property is written. Raises Unusable."""
+        """Return the field of a property. Raises Unusable."""
         if self.form_type == MULTIPART and not can_name_part(name):
             raise Unusable(PART_NAMES)
         has_styles = self.form_type == URLENCODED or not self.is_version_3_0
@@ -63,7 +63,7 @@ class FieldReader:
         return self._read_typed(name, schema, encoding)
 
     def _read_typed(self, name: str, schema: Any, encoding: Mapping[str, Any]) -> FormField:
-        """Return the field for a property that is written by its media type. Raises Unusable."""
+        """Return the field of a property that is encoded by its media type. Raises Unusable."""
         values = list(single_shapes_of(schema, self.references))
         media_type = _first_type_of(encoding.get("contentType"))
         has_file = any(map(is_file, values))
@@ -105,7 +105,7 @@ def _file_type_of(values: Collection[Shape]) -> str:
 
 
 def _first_type_of(declared: Any) -> str | None:
-    """Return the first type in a comma-separated list that is not a range, or None if there is no such type."""
+    """Return the first type that is not a range from a comma-separated list; None if there are only ranges."""
     if not isinstance(declared, str) or len(declared) > _MAX_TYPES_CHARS:
         return None
     types = [part.strip() for part in declared.split(",")]

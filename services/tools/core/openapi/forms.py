@@ -58,7 +58,7 @@ def _json_type_of(body: Body) -> str:
 
 
 def _filled(fields: Mapping[str, FormField], value: Mapping[str, Any]) -> Iterator[tuple[FormField, Any]]:
-    """Yield the fields with their values. Fields whose value is null are left out."""
+    """Yield the fields with their values, without fields that are null."""
     return ((fields[name], item) for name, item in value.items() if item is not None)
 
 

@@ -1,4 +1,4 @@
-"""Recognizes the media types of bodies, in the form in which documents write them."""
+"""Recognizes the media types of bodies as documents write them."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class OperationReader:
     supplied: Supplied = field(default_factory=Supplied)
 
     def read(self, entry: OperationEntry) -> Operation | LeftOut:
-        """Return the operation, or the reason that it cannot be a tool."""
+        """Return the operation, or the reason why it cannot be a tool."""
         try:
             self.references.budget.start_operation()
             return self._read(entry)
@@ -132,7 +132,7 @@ class OperationReader:
         return schema
 
     def _check_standard(self, entry: OperationEntry) -> None:
-        """Raise Unusable if a part that calls need violates the standard. Other parts are not used."""
+        """Raise Unusable if a part that calls need violates the standard. Violations in other parts do not matter."""
         for place, words in self.problems.get(entry.path, ()):
             rest = place[2:]
             if rest[:1] == (entry.method,):
@@ -161,7 +161,7 @@ class OperationEntry:
 
 
 def list_operations(document: Mapping[str, Any], references: References) -> Iterator[OperationEntry | LeftOut]:
-    """Yield the operations in the document's order. A path that cannot be read is left out as a whole."""
+    """Yield the operations in the document's order. An unreadable path is left out as a whole."""
     paths = document.get("paths")
     if not isinstance(paths, dict):
         return

@@ -1,4 +1,4 @@
-"""Reads the parameters of operations: where each parameter goes, and how it is written there."""
+"""Reads the parameters of operations: the location and the encoding of each parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.tools.core.openapi.references import References, Unusable, shorten
 BODY = "body"
 """The argument that is the body."""
 
-# The standard leaves these headers to media types and to security. Callers may not set connection headers.
+# The standard leaves these headers to media types and security schemes. Callers may not set connection headers.
 _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 _FORBIDDEN_HEADERS = frozenset(
     {
@@ -35,7 +35,7 @@ class Location(StrEnum):
 
 
 class Style(StrEnum):
-    """The encodings of a parameter. JSON is not a style of the standard but a media type."""
+    """The encodings of a parameter. JSON is a media type, not a style of the standard."""
 
     SIMPLE = "simple"
     MATRIX = "matrix"
@@ -47,7 +47,7 @@ class Style(StrEnum):
     JSON = "json"
 
 
-# The first style of each location is its default.
+# The first style of a location is its default.
 _STYLES: Mapping[Location, tuple[Style, ...]] = {
     Location.PATH: (Style.SIMPLE, Style.MATRIX, Style.LABEL),
     Location.QUERY: (Style.FORM, Style.SPACE_DELIMITED, Style.PIPE_DELIMITED, Style.DEEP_OBJECT),
@@ -137,7 +137,7 @@ def read_parameter(entry: Mapping[str, Any]) -> Parameter:
     if style is Style.DEEP_OBJECT:
         explode = True
     if explode and style in {Style.SPACE_DELIMITED, Style.PIPE_DELIMITED}:
-        style = Style.FORM  # the standard requires a name for each value, as in form
+        style = Style.FORM  # the standard requires a name for each value, as in the style form
     description = entry.get("description")
     return Parameter(
         name=entry["name"],

@@ -16,15 +16,15 @@ _MAX_INDEX_DIGITS = 9
 
 
 class Unusable(Exception):
-    """A part of a document cannot be used. The message is the reason. This error never leaves the package."""
+    """A part of a document cannot be used. The message is the reason. The error never leaves this package."""
 
 
 class TooManyParts(Unusable):
-    """No further part of an operation is read."""
+    """The budget for the parts of an operation or of the document is used up."""
 
 
 class Budget:
-    """The number of document parts that may be read, for an operation and in total.
+    """The number of document parts that may still be read, for an operation and in total.
 
     References allow a small document to describe any number of parts. All parts cost about the same: a schema, a
     parameter, a property, or a few characters of a tool's schema.
@@ -36,12 +36,12 @@ class Budget:
         self._left_of_operation = MAX_OPERATION_PARTS
 
     def start_operation(self) -> None:
-        """Start to count the parts of the next operation. Raises TooManyParts if no part is left for it."""
+        """Start counting the parts of the next operation. Raises TooManyParts if no part is left for the operation."""
         self._left_of_operation = MAX_OPERATION_PARTS
         self.spend(1)
 
     def spend(self, parts: int) -> None:
-        """Count parts before they are read. Raises TooManyParts now and in every later call if too many are read."""
+        """Count parts before they are read. Raises TooManyParts if the budget is exceeded, and then on every call."""
         self._left -= parts
         self._left_of_operation -= parts
         if self._left < 0:
@@ -94,7 +94,7 @@ class References:
 
 
 def shorten(text: str) -> str:
-    """Return a prefix of a text from a document for use in a message."""
+    """Return a prefix of a document's text for a message."""
     if len(text) <= _MAX_SHOWN_CHARS:
         return text
     return text[:_MAX_SHOWN_CHARS] + "…"

@@ -1,4 +1,4 @@
-"""Builds the request of a call. Each argument goes to its part of the request and cannot leave it."""
+"""Builds the request of a call. An argument cannot affect other parts of the request than its own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _names_in(operation: Operation, location: Location) -> list[str]:
 
 
 def _fill(operation: Operation, values: Mapping[str, str]) -> str:
-    """Return a path filled with its values. No value may be empty, and no segment may lead to another path."""
+    """Fill a path with its values. Raises ToolFailed for an empty value or a segment that leads to another path."""
     for name, parameter in operation.arguments.items():
         if parameter.location is Location.PATH and not values.get(parameter.name):
             raise ToolFailed(f"argument {name!r} is empty: it is a part of the path")

@@ -1,6 +1,6 @@
 """Translates the schemas of an operation to JSON Schema 2020-12.
 
-OpenAPI 3.0 has its own variant of JSON Schema, and OpenAPI 3.1 has JSON Schema 2020-12. Only known keywords pass.
+OpenAPI 3.0 has its own variant of JSON Schema, and OpenAPI 3.1 uses JSON Schema 2020-12. Only known keywords pass.
 Keywords for readers, such as `example`, would cost a model tokens, and keywords that change the meaning of references
 are rejected. Each schema that is a target of references becomes a definition. A schema that contains itself is
 rejected.
@@ -31,7 +31,7 @@ _SCHEMAS = (
 )
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas")
-# These keywords may require properties that are left out.
+# These keywords may require omitted properties.
 BOUND_TO_PROPERTIES = ("minProperties", "dependentRequired", "dependentSchemas", "if", "then", "else")
 _REFUSED = ("$id", "$dynamicRef", "$recursiveRef")
 
@@ -48,7 +48,7 @@ class SchemaTranslator:
         self._node_count = 0
 
     def translate(self, schema: Any, depth: int = 0) -> Any:
-        """Return a schema with references to `definitions`, as `#/$defs/NAME`. Raises Unusable."""
+        """Translate a schema. Its references become `#/$defs/NAME` of `definitions`. Raises Unusable."""
         self._references.budget.spend(1)
         self._node_count += 1
         if self._node_count > MAX_NODES:
@@ -114,7 +114,7 @@ class SchemaTranslator:
 
 
 def cut(text: str, max_chars: int) -> str:
-    """Return a text of at most `max_chars` characters, with `…` in place of the rest."""
+    """Cut a text to at most `max_chars` characters, with `…` in place of the rest."""
     text = text[:_MAX_READ_CHARS].strip()
     if len(text) <= max_chars:
         return text
@@ -128,12 +128,12 @@ def _name_of(reference: str) -> str:
 
 
 def read_only_names(properties: Mapping[str, Any]) -> set[str]:
-    """Return the names of the properties that only responses contain."""
+    """Return the names of the read-only properties, which only responses contain."""
     return {name for name, value in properties.items() if isinstance(value, dict) and value.get("readOnly") is True}
 
 
 def _leave_out_read_only(schema: Mapping[str, Any], translated: dict[str, Any]) -> None:
-    """Remove the properties that only responses contain."""
+    """Remove read-only properties."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return
@@ -158,7 +158,7 @@ def _modernize(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[st
             if is_exclusive and bound in translated:
                 translated[exclusive] = translated.pop(bound)
     if not translated.get("required", True):
-        del translated["required"]  # version 3.0 has no empty lists
+        del translated["required"]  # version 3.0 forbids empty lists
     if schema.get("nullable") is not True:
         return translated
     return _with_null(translated)

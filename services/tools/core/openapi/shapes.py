@@ -9,7 +9,7 @@ from services.tools.core.openapi.references import References, Unusable
 
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 MAX_SHAPES = 256
-_MAX_TYPES = 7  # JSON Schema has no more types
+_MAX_TYPES = 7  # the number of types in JSON Schema
 _FILE_FORMATS = ("binary", "byte")
 
 Shape = Mapping[str, Any]
@@ -79,6 +79,6 @@ def is_list(shape: Shape) -> bool:
 
 
 def has_type(shape: Shape, name: str) -> bool:
-    """Return whether a shape declares a type, alone or among others."""
+    """Return whether a shape declares a type, alone or among other types."""
     kind = shape.get("type")
     return kind == name or (isinstance(kind, list) and name in kind[:_MAX_TYPES])

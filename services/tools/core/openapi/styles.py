@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """The encoded names and values of a query or form. No argument may write a fixed name or another's name."""
+    """The encoded pairs of a query or form. An argument may not write a fixed name or another argument's name."""
 
     def __init__(self, arguments: Iterable[str], fixed: Iterable[Pair] = ()) -> None:
         self._pairs: list[Pair] = []
@@ -31,7 +31,7 @@ class Pairs:
 
     @property
     def text(self) -> str:
-        """The pairs as the text of a query or of an encoded form."""
+        """The pairs as the text of a query or a URL-encoded form."""
         return "&".join(f"{name}={value}" for name, value in self._pairs)
 
     def add(self, name: str, argument: str, pairs: Iterable[Pair]) -> None:
@@ -44,7 +44,7 @@ class Pairs:
 
 
 def check_names(argument: str, names: Collection[str], taken: Collection[str]) -> None:
-    """Raise ToolFailed if an argument, such as an object, would write a name that is taken."""
+    """Raise ToolFailed if an argument, such as an object, would write a taken name."""
     if clash := {*names} & {*taken}:
         raise ToolFailed(f"argument {argument!r} must not have the name {min(clash)[:80]!r}, which is taken")
 
@@ -77,7 +77,7 @@ def _pairs_of_object(parameter: Parameter, name: str, value: Mapping[str, Any]) 
 
 
 def _joined(parameter: Parameter, items: Collection[str]) -> str:
-    """Return encoded items, joined by the style's separator, which some styles encode. Raises ToolFailed."""
+    """Return the encoded items, joined by the style's separator, which is encoded in some styles. Raises ToolFailed."""
     separator = _SEPARATORS[parameter.style]
     if any(separator in item for item in items):
         raise ToolFailed(
@@ -88,7 +88,7 @@ def _joined(parameter: Parameter, items: Collection[str]) -> str:
 
 
 def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
-    """Raise ToolFailed if a key is empty or contains brackets, because it would write to another location."""
+    """Raise ToolFailed for an empty key or a key with brackets, which would write to another location."""
     for key in value:
         if not key or "[" in key or "]" in key:
             raise ToolFailed(
@@ -97,7 +97,7 @@ def _check_keys(parameter: Parameter, value: Mapping[str, Any]) -> None:
 
 
 def header_of(parameter: Parameter, value: Any) -> str:
-    """Return the value of a header. Raises ToolFailed if it contains characters that no header can have."""
+    """Return the value of a header. Raises ToolFailed if it contains characters that headers cannot have."""
     text = _simple(parameter, value, str)
     if parameter.style is not Style.JSON:
         _check_header_items(parameter, value)
@@ -195,7 +195,7 @@ def _text(parameter: Parameter, value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a string as it is, and a number, a Boolean or null in JSON form."""
+    """Return a string unchanged, and a number, a Boolean or null as JSON."""
     return value if isinstance(value, str) else dump_json(value)
 
 
