@@ -236,6 +236,10 @@ bench-gpu: ## On a machine with an NVIDIA GPU and nvcc: try it, tune it, and com
 soak-ingest: setup-dev ## Kill a context service KILLS=200 times while it ingests and embeds, and look what is lost
 	@$(BIN)/python -m tests.soak.killed_ingests --kills $(or $(KILLS),200)
 
+.PHONY: soak-effects
+soak-effects: setup-dev ## Kill an orchestrator KILLS=200 times between the record of an effect and its result, and count the effects
+	@$(BIN)/python -m tests.soak.killed_effects --kills $(or $(KILLS),200)
+
 .PHONY: soak-replicas
 soak-replicas: setup-dev ## Replace, kill and cut off the hosts of a system under load; EVENTS="rollout=1,kill=3", RATE=0.6, SEED=1; needs root
 	@$(BIN)/python -m tests.soak.replicas $(if $(EVENTS),--events "$(EVENTS)") $(if $(RATE),--rate "$(RATE)") \

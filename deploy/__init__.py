@@ -1,1 +1,1 @@
-"""Deploys pagantic: local supervisor, images, manifests and decision records."""
+"""Deployment of pagantic: the local supervisor, images, manifests and decision records."""

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 
-EXIT_INTERRUPTED = 130  # The same value as in gateway.cli.failures, which is not imported yet.
+EXIT_INTERRUPTED = 130  # This must be the same value as in gateway.cli.failures, which is not imported yet.
 NO_SCREEN = "the terminal program needs the package textual: `pip install 'pagantic[tui]'` brings it\n\n"
 
 
@@ -33,7 +33,7 @@ def _start() -> None:
 
 
 def _is_terminal() -> bool:
-    """Return whether all standard streams are a capable terminal. Keys come from stdin, and stderr shows the screen."""
+    """Return whether all standard streams are a capable terminal. Keys come from stdin; stderr shows the screen."""
     if "_PAGANTIC_COMPLETE" in os.environ or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

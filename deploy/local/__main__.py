@@ -147,7 +147,7 @@ def main() -> int:
     except (StartFailed, SupervisionError) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
-    except BrokenPipeError:  # the reader is gone; otherwise Python would print another error at exit
+    except BrokenPipeError:  # The reader has gone. Python would otherwise print another error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The services of a machine: their addresses, and the environment through which they find each other.
+"""The services of a machine: their addresses, and the environment by which they find each other.
 
 The HTTP gateway is also an area if `pagantic up` starts it, but no service calls it.
 """
@@ -58,7 +58,7 @@ def read_areas(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
 
 
 def read_gateway(environment: Mapping[str, str] = os.environ) -> tuple[Area, ...]:
-    """Return the HTTP gateway, or an empty tuple if it is not to be started. Raises ConfigurationError."""
+    """Return the HTTP gateway, or an empty tuple if the settings do not start it. Raises ConfigurationError."""
     setting = environment.get(GATEWAY_VARIABLE, "")
     is_on = read_switch(setting)
     if is_on is None:
@@ -83,12 +83,12 @@ def door_settings() -> dict[str, type[BaseSettings]]:
 
 
 def read_switch(given: str) -> bool | None:
-    """Return whether a value of PAGANTIC_SERVE_HTTP means on, or None if the value is invalid."""
+    """Parse a value of PAGANTIC_SERVE_HTTP: True for on, False for off, or None if the value is invalid."""
     return _SWITCH.get(given.lower())
 
 
 def read_start_limit(environment: Mapping[str, str] = os.environ) -> float:
-    """Return the number of seconds that a start may be without activity. Raises ConfigurationError."""
+    """Return the maximum time without activity during a start, in seconds. Raises ConfigurationError."""
     text = environment.get(START_LIMIT_VARIABLE) or str(DEFAULT_START_LIMIT_S)
     try:
         limit_s = float(text)
@@ -122,7 +122,7 @@ def _read_port(name: str, default_port: int, environment: Mapping[str, str]) -> 
 
 
 def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the services, in which missing variables have values for `areas` and `state`.
+    """Return the environment of the services, with defaults for missing variables from `areas` and `state`.
 
     If callers need API keys, the keys of tenant tokens are also created.
     """
@@ -141,7 +141,7 @@ def child_environment(areas: tuple[Area, ...], state: Path, environment: Mapping
 
 
 def _tenant_token_keys(state: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the key variables of tenant tokens, or no variables if the services do not use keys of their own."""
+    """Return the key variables of tenant tokens, or an empty mapping if the services do not use their own keys."""
     if not has_own_identity(given):
         return {}
     from pagantic_common.rpc.access.tenant_tokens import write_key_pair  # noqa: PLC0415 - slow, and for API keys alone

@@ -32,9 +32,9 @@ def main() -> None:
 
 
 def owner_options(state: str) -> list[str]:
-    """Return options of Python that mark a service of a state folder.
+    """Return the Python options that mark a process as a service of a state folder.
 
-    They show in the command line, which other processes of the user can read. They cannot read a service's environment.
+    Other processes of the user can read these options in the command line, but cannot read a service's environment.
     """
     return ["-X", f"{OWNER_VARIABLE}={state}"]
 

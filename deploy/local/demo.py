@@ -132,7 +132,7 @@ def run_demo(system: LocalSystem, *, once: bool) -> int:
 
 
 def serve_until_stopped(system: LocalSystem) -> None:
-    """Wait for Ctrl-C, or until another command stops the services."""
+    """Wait for Ctrl-C, or for another command that stops the services."""
     try:
         while record.load(system.state) is not None:
             time.sleep(STOPPED_INTERVAL_S)
@@ -174,7 +174,7 @@ def describe_model(name: str) -> str:
 
 
 def _default_model(address: str) -> str:
-    """Return the name of the model that serves requests that name no model."""
+    """Return the name of the model that serves requests without a model name."""
     with find_target(address, os.environ).open_blocking() as channel:
         stub = inference_service_pb2_grpc.InferenceServiceStub(channel)
         request = inference_service_pb2.ListModelsRequest()

@@ -48,7 +48,7 @@ def cmake_args(*, cuda: bool) -> list[str]:
 
 
 def wheel_args(*, cuda: bool) -> list[str]:
-    """Return the CMake arguments of the wheel: those of the Python binding, followed by those of the engine."""
+    """Return the CMake arguments of the wheel: the Python binding's arguments, followed by the engine's."""
     return [*BINDING_CMAKE_ARGS, *cmake_args(cuda=cuda)]
 
 
@@ -86,7 +86,7 @@ def build(folder: Path, lock: Path, *, cuda: bool) -> Path:
     log = folder / "build.log"
     print(f"engine: building llama-cpp-python for {device} (5 to 7 minutes on 2 cores, once; log: {log})", flush=True)
     started_s = time.monotonic()
-    # scikit-build-core keeps a flag that contains spaces whole only in a shell-style list.
+    # scikit-build-core splits a flag that contains spaces unless the list uses shell quoting.
     quoted = shlex.join(wheel_args(cuda=cuda))
     env = {**os.environ, "CMAKE_ARGS": quoted, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 2)}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-cache-dir", "--no-deps", "--no-build-isolation"]
@@ -126,7 +126,8 @@ def _show_progress(process: subprocess.Popen[bytes], log: Path, started_s: float
 def find_built(folder: Path) -> Path | None:
     """Return the wheel of an earlier build, or None if it is missing, damaged or open to other users.
 
-    The hash beside the wheel shows damage. It shows no change by a user who may write both, so their owner counts too.
+    The hash file next to the wheel reveals damage, but not a change by a user who may write both files. Their owner is
+    therefore checked too.
     """
     wheels = sorted(folder.glob("llama_cpp_python-*.whl"))
     if not wheels:
@@ -140,13 +141,13 @@ def find_built(folder: Path) -> Path | None:
         print(f"engine: {wheel.name} in the cache has changed since its build: it is built again", flush=True)
     else:
         return wheel
-    with contextlib.suppress(OSError):  # the folder may belong to the other user
+    with contextlib.suppress(OSError):  # The folder may belong to another user.
         wheel.unlink()
     return None
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a path belongs to this user or root, and not everybody may change it."""
+    """Return whether a path belongs to this user or root and is not writable by everyone."""
     status = path.stat()
     return status.st_uid in {os.getuid(), 0} and not status.st_mode & stat.S_IWOTH
 

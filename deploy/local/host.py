@@ -49,7 +49,7 @@ class HostSettings(OrchestratorSettings):
         return self.max_concurrent_rpcs
 
 
-# These are in starting order. The orchestrator starts last and stops first.
+# The services are in start order. The orchestrator starts last and stops first.
 SERVICES: tuple[Program[Any], ...] = (
     Program("inference", InferenceSettings, open_inference),
     CONSTRAINT,
@@ -61,7 +61,7 @@ SERVICES: tuple[Program[Any], ...] = (
 
 
 def hosted_areas(environment: Mapping[str, str]) -> tuple[Area, ...]:
-    """Return every service at the orchestrator's port.
+    """Return all services, each at the orchestrator's port.
 
     Raises ConfigurationError if a setting is invalid, the port is reachable from other machines, or TLS is configured.
     """

@@ -80,7 +80,7 @@ def _problems_of(cls: type[BaseSettings]) -> list[str]:
 
 
 def _named_files(variable: str, value: Any) -> list[str]:
-    """Return the files that a setting names and without which a starting service would end."""
+    """Return the files that a setting names and that a service needs to start."""
     if variable == _MODELS:
         return list(value.values())
     if variable == _REMOTES:
@@ -94,7 +94,7 @@ def _is_missing(path: str) -> bool:
     try:
         return not Path(path).is_file()
     except OSError:
-        return False  # The folder cannot be searched. The service reports the reason itself.
+        return False  # The folder cannot be searched. The service itself reports the reason.
 
 
 def _raise_for(problems: list[str]) -> None:
@@ -116,7 +116,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _services() -> tuple[type[BaseSettings], ...]:
-    # Imported here, because the other commands need no code of services.
+    # Imported here, because the other commands need no code of the services.
     from services.constraint.settings import ConstraintSettings  # noqa: PLC0415
     from services.context.settings import ContextSettings  # noqa: PLC0415
     from services.inference.settings import InferenceSettings  # noqa: PLC0415

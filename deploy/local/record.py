@@ -15,7 +15,7 @@ from deploy.local.areas import GATEWAY_PREFIX, GATEWAY_VARIABLE, Area, read_swit
 from pagantic_common.domain.defaults import PORTS
 
 FILE = "running.json"
-_START_SLACK_S = 10.0  # the clock may have been adjusted since
+_START_SLACK_S = 10.0  # The clock may have been adjusted since the start.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def load(state: Path) -> Record | None:
         started_s = psutil.Process(record.pid).create_time()
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
-    if abs(started_s - record.started_s) >= _START_SLACK_S:  # a different process has the pid now
+    if abs(started_s - record.started_s) >= _START_SLACK_S:  # A different process has the pid now.
         return None
     return record
 

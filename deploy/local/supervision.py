@@ -29,7 +29,7 @@ from pagantic_common.run import command
 
 LEFTOVER_WAIT_S = 20.0
 _MODULE = "services."
-_GATEWAY = "gateway.cli.main"  # commands that users type run as the `pagantic` program
+_GATEWAY = "gateway.cli.main"  # The module of the gateway. Commands that users type run as the `pagantic` program.
 STOP_WAIT_S = 20
 LOCK_POLL_S = 0.2
 SHUTDOWN_DEADLINE_S = 60.0
@@ -53,7 +53,7 @@ chmod=0600
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
 
-# A service that exits is restarted, except after exit code 78, which means that its configuration is invalid.
+# A service is restarted after an exit, except with exit code 78, which means invalid configuration.
 _PROGRAM = """
 [program:{name}]
 command={child} {arguments}
@@ -207,7 +207,7 @@ class Supervision:
         self._socket.unlink(missing_ok=True)
         self._pid_file.unlink(missing_ok=True)
         if self._socket_folder.is_dir() and not self._socket_folder.is_symlink():
-            with contextlib.suppress(FileNotFoundError):  # another command may have removed the file
+            with contextlib.suppress(FileNotFoundError):  # Another command may have removed the file.
                 self._socket_folder.rmdir()
 
     def stop_leftovers(self, wait: Callable[[], None]) -> list[str]:
@@ -221,7 +221,7 @@ class Supervision:
         except OSError:
             return ""
         start = self._log_starts.get(name, 0)
-        if start > len(content):  # the log was rotated
+        if start > len(content):  # The log was rotated.
             start = 0
         text = content[start:].decode(errors="replace")
         return "\n".join(text.splitlines()[-TAIL_LINES:])
@@ -263,7 +263,7 @@ class Supervision:
     def _render(self, areas: tuple[Area, ...]) -> str:
         user = ""
         if os.geteuid() == 0:
-            user = "user=root\n"  # otherwise supervisord prints a warning when root starts it
+            user = "user=root\n"  # Without this line, supervisord prints a warning if root starts it.
         child = shlex.join(command("deploy.local.child")).replace("%", "%%")
         socket = str(self._socket).replace("%", "%%")
         address_of = {area.name: area.address for area in areas}

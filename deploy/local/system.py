@@ -131,8 +131,8 @@ class LocalSystem:
     def start(self) -> bool:
         """Start every service and wait until all are ready. Return False if the system is already up.
 
-        Raises ConfigurationError for an unknown setting or an invalid value, or StartFailed, after the services were
-        stopped again.
+        Raises ConfigurationError for an unknown setting or an invalid value. If the start fails, the method stops the
+        services again and raises StartFailed.
         """
         if self.record is None:
             check_names(os.environ)
@@ -164,7 +164,7 @@ class LocalSystem:
             record.save(self.state, pid, self.areas, os.environ, is_host=False, doors=self.doors)
             self._wait_until_ready(progress)
         except BaseException as error:
-            if not pid or self.supervision.daemon_pid() == pid:  # no other command has replaced the supervisor
+            if not pid or self.supervision.daemon_pid() == pid:  # No other command has replaced the supervisor.
                 self._stop_supervised(progress)
             if isinstance(error, SupervisionError):
                 raise StartFailed(str(error)) from None
@@ -277,7 +277,7 @@ class LocalSystem:
         return processes
 
     def _describe_wait(self, name: str) -> str:
-        """Return a service's name with the last event in its log."""
+        """Return a service's name and the last event in its log."""
         last = _last_entry(self.supervision.log_tail(name))
         event = last.get("reason") or last.get("event")
         if not event:

@@ -1,7 +1,7 @@
 """Tab completion of a command line: completes names from the running system and splits words as bash does.
 
-Typer completes commands, options and words. `names_of` or `words` provides the autocompletion of a parameter. A shell
-shows the output in the line that a user types, so failures are not printed. If the system does not answer in time,
+Typer completes commands, options and words. `names_of` or `words` provides the autocompletion of a parameter. The shell
+shows all output in the line that the user types, so failures are not printed. If the system does not answer in time,
 no names are offered.
 """
 
@@ -70,7 +70,7 @@ def _names_of_system(source: str) -> list[str]:
 
 
 def _is_listened_on(address: str) -> bool:
-    """Return whether something may be listening at an address, or True if only the client can parse the address."""
+    """Return whether a server may be listening at an address, or True if only the client can parse the address."""
     match = _PLAIN_ADDRESS.fullmatch(address)
     if match is None:
         return True

@@ -148,7 +148,7 @@ def next_step_of(error: PaganticError, request_id: str = "") -> str:
 
 
 def _option_step(message: str) -> str:
-    """Return the next step for a message that begins with a field, or an empty string if no option sets that field."""
+    """Return the next step for a message that begins with a field, or an empty string if no option sets the field."""
     begin = _FIELD.match(message)
     if begin is None:
         return ""

@@ -30,7 +30,7 @@ def operator_credentials(area: str, target: Target, environment: Mapping[str, st
 def find_signing_key(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the orchestrator's signing key if this user can read it.
 
-    It is the file of the setting, or the file that `pagantic up` makes in the state folder.
+    The setting names the file; its default is the file that `pagantic up` creates in the state folder.
     """
     if named := environment.get(SIGNING_KEY):
         path = path_of(SIGNING_KEY, named)
@@ -46,7 +46,7 @@ def sign(area: str, path: Path, lifetime_s: float | None = None) -> str:
 
     Raises InvalidRequest if the key is unusable.
     """
-    # Imported here, because most commands sign nothing.
+    # Imported here, because most commands do not sign calls.
     from pagantic_common.rpc.access.tenant_tokens import LIFETIME_S, TenantTokens, read_signing_key
 
     return TenantTokens(read_signing_key(path)).operator_credentials(area, lifetime_s or LIFETIME_S)

@@ -1,6 +1,6 @@
 """Output of the commands: answers on stdout, everything else on stderr, and each failure on one line with a next step.
 
-Terminal control sequences from models or documents do not pass through this module.
+This module removes the terminal control sequences of models and documents.
 """
 
 from __future__ import annotations

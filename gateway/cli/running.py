@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import InvalidRequest
 
 
 class Place(TypedDict):
-    """The address at which a program of the system listens."""
+    """The address on which a program of the system listens."""
 
     name: str
     host: str
@@ -26,7 +26,7 @@ def read_addresses(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def use_remembered_addresses(environment: MutableMapping[str, str]) -> None:
-    """Set each variable that is not set to the address of its service, if the service runs from the state folder."""
+    """Set each unset variable to the address of its service, if the service runs from the state folder."""
     for name, address in read_addresses(environment).items():
         variable = f"PAGANTIC_{name.upper()}_ADDRESS"
         if name == "orchestrator":

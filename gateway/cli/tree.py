@@ -1,7 +1,7 @@
 """The tree of commands: the source location and the help line of each command.
 
 The module of a command is imported only when the command line names the command. `pagantic --help` and the Tab key
-import no such module.
+import no command modules.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ COMMANDS = {
     "timeline": ("stored.executions:timeline", "Show the events of an execution."),
     "cancel": ("stored.executions:cancel", "Cancel an execution that runs."),
     "resume": ("stored.executions:resume", "Continue an interrupted execution."),
+    "signal": ("stored.waits:signal", "Send a signal to an execution that waits for it."),
+    "waits": ("stored.waits:waits", "List what executions wait for."),
     "replay": ("stored.replays:replay", "Run a recorded execution again, and show the differences."),
     "usage": ("stored.executions:usage", "Show tokens and cost by conversation, model and caller."),
     "ingest": ("retrieval.ingest:ingest", "Store files, so that requests can retrieve from them."),
@@ -94,10 +96,10 @@ def load_command(name: str) -> Any:
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help names its arguments as manuals do, and whose failures name its options."""
+    """A command whose help shows its arguments as manuals do, and whose failures name its options."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, with failures that name its options."""
+        """Run the command, and name its options in failures."""
         with offering(name for parameter in self.params for name in parameter.opts):
             return super().invoke(ctx)
 

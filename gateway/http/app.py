@@ -110,9 +110,9 @@ class HttpApp:
             await response(scope, receive, send)
 
     def _check_scope(self, operation: Operation, request: Request) -> None:
-        """Raise Refusal if the operation needs the scope admin of a key that belongs to the gateway itself.
+        """Raise Refusal if the operation needs the admin scope of a key that belongs to the gateway itself.
 
-        Every program of the machine may call a local gateway. Its key must not make an operator of each of them.
+        Any program on the machine may call a local gateway, whose key must not make every program an operator.
         """
         if operation.access is Access.ADMIN and is_key_lent(request, self._settings.auth):
             raise Refusal(403, "the gateway lends nobody the scope admin of its own key: send a key with this scope")
@@ -203,11 +203,11 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, door
     """Send the events of a stream.
 
     The status is sent with the first event, because an error before that event determines the status. A stream that
-    breaks without an event for its error is cut, so that no client takes it for whole.
+    breaks without an error event is cut off, so that clients do not mistake it for a complete stream.
     """
     scope, dialect, send = request.scope, dialect_of(request), escaping_line_ends(door_answer.send)
     async with aclosing(events):
-        event = await anext(events, None)  # There is no event if the client already has the last one.
+        event = await anext(events, None)  # There are no events if the client already has the last event.
         door_answer.hold(len((event or "").encode()))
         headers = [
             (b"content-type", dialect.stream_type.encode()),
@@ -222,7 +222,7 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, door
         except PaganticError as error:
             logger.warning("request %s: the stream broke: %s", scope["request_id"], error.code or error)
             scope[BROKEN] = error.with_traceback(None)  # The traceback would keep the events in memory.
-            if not isinstance(error, DeadlineExceeded):  # A client that follows for too long may follow again.
+            if not isinstance(error, DeadlineExceeded):  # After the time limit, a client may follow again.
                 return
         except Exception as error:
             logger.exception("request %s: the stream broke", scope["request_id"])
@@ -232,7 +232,7 @@ async def _send_events(events: AsyncGenerator[str, None], request: Request, door
 
 
 async def _send_event(event: str, events: AsyncGenerator[str, None], send: Send) -> str | None:
-    """Send an event, and return the next one, which is the stream's event for an error if this event was refused."""
+    """Send an event and return the next event, which is the stream's error event if this event was refused."""
     try:
         await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
     except Overloaded as error:

@@ -20,10 +20,10 @@ from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 # The location of the body schemas in the API document.
 SCHEMAS = "#/components/schemas/"
-# Bounds a page of a list, because a page of large objects would fill the memory.
+# Limits the size of a list page, because a page of large objects would exhaust the memory.
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 _JSON_TYPES = ("application/json", "text/json")
-# The types that programs send without a thought for the type.
+# The types that programs send by default, without regard to the content.
 _VAGUE_TYPES = ("", "text/plain", "application/octet-stream", "application/x-www-form-urlencoded")
 MessageT = TypeVar("MessageT", bound=Message)
 ParamsT = ParamSpec("ParamsT")
@@ -32,18 +32,18 @@ ResultT = TypeVar("ResultT")
 
 @with_config(extra="allow")
 class AnswerShape(TypedDict):
-    """A JSON object of an answer: mypy checks its builders, and the document of the API has its schema."""
+    """A JSON object of an answer. mypy checks the code that builds it, and the API document contains its schema."""
 
 
 class Done(AnswerShape):
-    """An empty answer that confirms that the request was carried out."""
+    """An empty answer that confirms the success of the request."""
 
 
 def refuse_other_types(request: Request) -> None:
-    """Raise Refusal if the headers of a request say that its body is not JSON, or is encoded.
+    """Raise Refusal if a request's headers declare a body that is not JSON or is encoded.
 
-    Programs that send JSON with a type that says nothing, such as curl, are understood. A web page must name JSON,
-    because its browser asks no permission to send most of the other types.
+    Programs such as curl may send JSON with a type that declares nothing. A web page must declare JSON, because its
+    browser sends most of the other types without asking for permission.
     """
     headers = request.headers
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -59,7 +59,7 @@ def refuse_other_types(request: Request) -> None:
 
 
 class JsonBody(bytes):
-    """The body of a request, with its JSON value and the limits for work on it."""
+    """The body of a request, with its JSON value and the limits for processing it."""
 
     value: Any
     source: RequestBody
@@ -95,21 +95,21 @@ def read_object(body: bytes) -> dict[str, Any]:
 async def apart(
     body: bytes, work: Callable[ParamsT, ResultT], *args: ParamsT.args, **options: ParamsT.kwargs
 ) -> ResultT:
-    """Return the result of synchronous work on the value of a body, beside the event loop if the body is large."""
+    """Run synchronous work on the value of a body, in a thread if the body is large, and return the result."""
     if isinstance(body, JsonBody):
         return await body.source.work_on(body, work, *args, **options)
     return work(*args, **options)
 
 
 def reading_stored(body: bytes) -> AbstractAsyncContextManager[object]:
-    """Hold a place of the caller for reads of stored content inside the block."""
+    """Hold a place for the caller's reads of stored content inside the block."""
     return body.source.reading() if isinstance(body, JsonBody) else nullcontext()
 
 
 def hold_stored(body: bytes, size_bytes: int) -> None:
-    """Raise the count of a request to `size_bytes`, including stored content, until the request ends.
+    """Raise the byte count of a request to `size_bytes`, including stored content, until the request ends.
 
-    Raises Refusal if the bodies of running requests leave no memory for it.
+    Raises Refusal if the bodies of running requests leave too little memory.
     """
     if isinstance(body, JsonBody):
         body.source.hold_stored(size_bytes)
@@ -125,7 +125,7 @@ def read_message(value: Any, kind: type[MessageT], name: str = "the body") -> Me
 
 
 def read_count(name: str, text: str, *, otherwise: int, most: int) -> int:
-    """Return a parameter that is a number from 0 to `most`. Raises InvalidRequest if the value is anything else."""
+    """Parse a parameter as a number from 0 to `most`. Raises InvalidRequest for any other value."""
     if not text:
         return otherwise
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):

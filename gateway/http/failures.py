@@ -1,4 +1,4 @@
-"""Converts failures to HTTP: a status, and an error in the form of OpenAI's API with the code of the taxonomy."""
+"""Converts failures to HTTP: a status, and an error in the form of OpenAI's API with the system's error code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pagantic_common.rpc.status import status_code_of
 
 CLIENT_LEFT = 499
 _ANSWER_FAILED = 500
-# A status says whose fault an error is: 4xx the request's, and 5xx the system's, its tools' or its model's.
+# A status assigns responsibility: 4xx to the request, and 5xx to the system, its tools or its model.
 _STATUS_OF_CODE: dict[ErrorCode | None, int] = {
-    # The model's answer does not satisfy the contract, or the model does not come to an end.
+    # The model's answer does not satisfy the contract, or the model does not finish.
     ErrorCode.CONSTRAINT_GRAMMAR_REJECTED: _ANSWER_FAILED,
     ErrorCode.CONSTRAINT_SCHEMA_INVALID: _ANSWER_FAILED,
     ErrorCode.CONSTRAINT_JSON_INVALID: _ANSWER_FAILED,
@@ -27,14 +27,14 @@ _STATUS_OF_CODE: dict[ErrorCode | None, int] = {
     ErrorCode.TOOL_EXECUTION_FAILED: 502,
     ErrorCode.TOOL_OUTCOME_UNKNOWN: 502,
     ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: 502,
-    # The deployment's files and disk are not the caller's to mend.
+    # The caller cannot repair the deployment's files and disk.
     ErrorCode.CONFIG_MODEL_CORRUPT: 500,
     ErrorCode.CONFIG_NO_SPACE: 507,
-    # The request is understood, and cannot be done.
+    # The request is understood but cannot be carried out.
     ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: 422,
     ErrorCode.ORCHESTRATION_PLAN_REJECTED: 422,
     ErrorCode.ORCHESTRATION_STEP_MISMATCH: 422,
-    # A tool in a body is no resource of a path.
+    # A tool in a body is not a resource of a path.
     ErrorCode.TOOL_NOT_FOUND: 400,
     ErrorCode.QUOTA_RATE: 429,
     ErrorCode.QUOTA_CONCURRENCY: 429,
@@ -76,7 +76,7 @@ class Cause(AnswerShape):
 
 
 class ErrorDetails(AnswerShape):
-    """Error details for which the client's API has no field. They are absent if the request was rejected on arrival."""
+    """Error details that the client's API has no field for. They are absent if the request was rejected on arrival."""
 
     request_id: NotRequired[str]
     retryable: NotRequired[bool]
@@ -85,7 +85,7 @@ class ErrorDetails(AnswerShape):
 
 
 class CodedDetails(ErrorDetails):
-    """Error details for which the client's API has no field, including the code of the taxonomy."""
+    """Error details that the client's API has no field for, including the system's error code."""
 
     code: str | None
 
@@ -119,10 +119,9 @@ def status_of(error: PaganticError) -> int:
 
 
 def _status_without_engine(error: PaganticError) -> int:
-    """Return the status where no model can do the work.
+    """Return the status of a failure for which no model can do the work.
 
-    The named model is unknown, the deployment has no model of the kind or none that works, or the named one is of
-    another kind.
+    The named model is unknown or of another kind, or the deployment has no working model of the required kind.
     """
     if "unknown_model" in error.failure.details:
         return 404
@@ -159,7 +158,7 @@ def error_of_refusal(refusal: Refusal) -> OpenAIErrorObject:
 
 
 def coded_details(error: OpenAIErrorObject) -> CodedDetails:
-    """Return the details of an error for which an API other than OpenAI's has no field."""
+    """Return the details of an error that APIs other than OpenAI's have no field for."""
     return {"code": error["code"], **error.get("pagantic", {})}
 
 
@@ -171,7 +170,7 @@ def is_retryable(error: PaganticError) -> bool:
 
 
 def headers_of(error: PaganticError) -> dict[str, str]:
-    """Return the headers from which a client learns whether and when to retry."""
+    """Return the headers that inform clients whether and when to retry."""
     headers = {"x-should-retry": str(is_retryable(error)).lower()}
     if error.retry_after_s:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))

@@ -31,9 +31,9 @@ from pagantic_common.telemetry.names import (
 )
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, error_type_of, note_error, server_span
 
-# The key under which the application stores the path of the matching route. Raw paths would be unbounded labels.
+# The application stores the path of the matching route under this key. Raw paths would be unbounded labels.
 ROUTE = "pagantic.route"
-# The key under which the application stores an error that broke a stream after its status was sent.
+# The application stores the error of a stream that broke after its status was sent under this key.
 BROKEN = "pagantic.broken"
 SERVER_ERROR = 500
 _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
@@ -68,7 +68,7 @@ class Streams:
 
 
 class _Measured:
-    """Measures a request. Until a status is sent, its status is that of a request whose client disconnected."""
+    """Measures a request. Until a status is sent, the request counts as disconnected by its client."""
 
     def __init__(self, scope: Scope, send: Send, streams: Streams) -> None:
         self._scope = scope
@@ -121,7 +121,7 @@ class _Measured:
 
 
 def _method_of(scope: Scope) -> str:
-    """Return the method of a request. All unknown methods are reported under the same name."""
+    """Return the method of a request. All unknown methods share a single name."""
     method: str = scope["method"]
     return method if method in _METHODS else "_OTHER"
 

@@ -49,7 +49,7 @@ DOCUMENT = Dialect("document")
 
 
 class Access(StrEnum):
-    """The requirements of an operation for its callers."""
+    """The requirements that an operation places on its callers."""
 
     KEY = "a key, where the gateway or the orchestrator asks for one"
     ADMIN = "a key with the scope admin, where the orchestrator asks for keys"
@@ -59,7 +59,7 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter in the query, or in the location that `where` names."""
+    """A parameter in the query, or in the location `where`."""
 
     name: str
     schema: dict[str, Any]
@@ -73,7 +73,7 @@ class Operation:
     """A method of a path.
 
     Args:
-        dialect: The API to which the operation belongs.
+        dialect: The API that the operation belongs to.
         endpoint: The HTTP method and the path, whose parameters are in braces as Starlette reads them.
         handle: Returns the answer, given the client, the request and its body. Its docstring is the summary in the
             document. Without a key, client and body are empty.
@@ -84,12 +84,12 @@ class Operation:
         parameters: All parameters except the path's.
         required: Fields that the body must have, even if other uses of the form may leave them out.
         takes_file: Whether the body is a file, which the handler reads by itself.
-        may_be_empty: Whether the body may be left out.
+        may_be_empty: Whether the body may be omitted.
         text_type: The content type of a text answer.
         access: The operation's requirements for callers.
-        makes: The parameter of other paths that accepts the id of the answer, or empty if there is no such parameter.
+        makes: The parameter of other paths that accepts the id of the answer, or empty without this parameter.
         reads_stored: Whether the handler reads stored content, so that it holds one of the caller's places for reads
-            until it returns. None stands for every GET. A handler that reads within `reading_stored` must not hold a
+            until it returns. None means every GET. A handler that reads within `reading_stored` must not hold a
             second place, because such handlers could wait for each other.
     """
 
@@ -120,7 +120,7 @@ class Operation:
 
     @property
     def is_read(self) -> bool:
-        """Whether the operation reads stored content for the caller, which takes memory until its answer is made."""
+        """Whether the operation reads stored content for the caller, which takes memory until the answer is sent."""
         reads_stored = self.method == "GET" if self.reads_stored is None else self.reads_stored
         return self.needs_key and reads_stored
 

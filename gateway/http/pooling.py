@@ -58,7 +58,7 @@ class RerankForm(Form):
     return_documents: bool | None = None
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the unused paths. The fields of a document that is returned are used."""
+        """Yield the unused paths. All fields of a document that is returned count as used."""
         paths = super().unused_paths()
         return (path for path in paths if not (self.return_documents and path.startswith("documents[]")))
 
@@ -136,7 +136,7 @@ def pooling_operations(settings: HttpSettings) -> list[Operation]:
 
 
 def embeddings_of(form: EmbeddingForm, name: str, response: inference_service_pb2.EmbedResponse) -> EmbeddingList:
-    """Return the object of `/v1/embeddings` with this name of the model.
+    """Return the object of `/v1/embeddings` with the given model name.
 
     Raises InvalidRequest if the model has fewer dimensions than requested.
     """
@@ -176,7 +176,7 @@ def _encoded(vector: Sequence[float], encoding_format: str | None) -> str | list
 
 
 def ranking_of(form: RerankForm, name: str, response: pb.RerankResponse, request_id: str) -> Ranking:
-    """Return the object of `/rerank` for a response, with this name of the model."""
+    """Return the object of `/rerank` for a response, with the given model name."""
     tokens = response.usage.prompt_tokens
     return {
         "id": request_id,

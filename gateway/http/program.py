@@ -33,8 +33,7 @@ PROBE_S = 2.0
 def run(address: str, port: int | None, announce: Callable[[str, str], None]) -> None:
     """Serve clients until SIGINT or SIGTERM. Raises OSError if the port cannot be used.
 
-    `announce` receives the URL of the APIs and the URL of the console. The latter is empty if the settings turn the
-    console off.
+    `announce` receives the URL of the APIs, and the URL of the console or an empty string if the console is off.
     """
     protect_memory()
     log_to_stderr()

@@ -1,4 +1,4 @@
-"""Collects every operation that the gateway serves, with `/openapi.json` and `/docs`, which describe them."""
+"""Collects every operation that the gateway serves, and adds `/openapi.json` and `/docs`, which describe them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OpenApiDocument(AnswerShape):
 
 
 def served_operations(settings: HttpSettings) -> list[Operation]:
-    """Return every operation, including the console's, which the document leaves out."""
+    """Return every operation, including the console's operations, which the document omits."""
     return [*described_operations(settings), *console_operations(settings)]
 
 

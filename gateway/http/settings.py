@@ -38,5 +38,5 @@ class HttpSettings(DoorSettings):
     moderation_threshold: float = Field(0.5, gt=0, le=1, description="probability from which a category is flagged")
 
     def alias_of(self, name: str) -> str:
-        """Return the alias that a name stands for. A name that is not listed is itself an alias."""
+        """Return the alias for a name. A name that is not listed is itself an alias."""
         return self.models.get(name, self.models.get("*", name))

@@ -33,7 +33,7 @@ class Executions:
 
     Args:
     callers: Provides the orchestrator client for each caller.
-    max_calls: Maximum number of concurrent executions, of which each caller has its share.
+    max_calls: Maximum number of concurrent executions, shared among callers.
     call_s: Maximum duration of an execution.
     auth: The permitted callers.
     """

@@ -91,7 +91,7 @@ def _describe(collection: collection_pb2.Collection) -> str:
 
 
 def _lay_out(chunks: Iterable[chunk_pb2.Chunk]) -> str:
-    """Return as many chunks as fit, each with its source."""
+    """Return the chunks that fit, each with its source."""
     parts: list[str] = []
     remaining_bytes = MAX_BYTES
     for number, chunk in enumerate(chunks, start=1):

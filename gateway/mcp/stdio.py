@@ -1,7 +1,7 @@
 """The stdio transport: a single client, one line of JSON per message, and logs only on stderr.
 
-The SDK reads lines of any length and drops lines that are not messages. Here the length of a line is limited, and a
-line that is too long or not JSON is answered with an error.
+The SDK reads lines of any length and drops lines that are not messages. This module limits the length of a line, and
+answers a line that is too long or not JSON with an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Lines:
                 await self.refuse(problem)
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Yield every line that is not blank. A line that is too long is cut slightly beyond its limit."""
+        """Yield every line that is not blank. A line that is too long is cut slightly after its limit."""
         line = bytearray()
         async for chunk in _chunks_of(self._descriptor):
             *ended, rest = chunk.split(b"\n")
@@ -62,7 +62,7 @@ class Lines:
 
 
 async def _chunks_of(descriptor: int) -> AsyncIterator[bytes]:
-    """Yield the available bytes from a reading thread, which cannot be interrupted but does not delay exit."""
+    """Yield the available bytes from a reader thread, which cannot be interrupted but does not delay the exit."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(1)
 

@@ -35,7 +35,7 @@ class Tools:
     async def list(self, context: Context) -> list[Tool]:
         """Return the server's own tools, followed by the deployment's tools that the caller may use."""
         tools = [*own_tools(), *offered_tools(await self._definitions(context), NAMES)]
-        # Lists differ by caller, but a tool's schema does not, so the schemas from other callers' lists are kept.
+        # The lists differ by caller but a tool's schema does not, so the schemas from other callers' lists are kept.
         self._schemas |= {tool.name: tool.input_schema for tool in tools}
         return tools
 
@@ -69,7 +69,7 @@ class Tools:
     async def _call_own(self, context: Context, params: CallToolRequestParams, request_id: str) -> CallToolResult:
         try:
             request = read_own_call(params.name, params.arguments or {}, request_id)
-        except (TypeError, ValueError) as error:  # The client's request builders raise these errors.
+        except (TypeError, ValueError) as error:  # The client library's request builders raise these errors.
             raise InvalidRequest(str(error)) from None
         return result_of(await self._executions.run(context, request, ExecutionProgress()))
 

@@ -1,7 +1,7 @@
 """Tracks visits: a visit is an HTTP request while it is served. Its work ends when the client disconnects.
 
-Up to version 2025-11-25, the protocol lets work continue after its stream breaks, for a client that returns for the
-rest. This server does not keep the rest, so no client would receive it.
+Up to version 2025-11-25, the protocol lets work continue after a broken stream, for a client that returns for the
+rest. This server does not store the rest, so such work would be wasted.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def no_space(message: str) -> PreconditionFailed:
 
 
 def no_hash(what: str) -> InvalidRequest:
-    """Return the failure for a file whose hash neither the source nor the user states."""
+    """Return the failure for a file without a hash from the source or the user."""
     return InvalidRequest(f"{what} comes without a SHA-256: name the expected one with --sha256")
 
 

@@ -106,7 +106,7 @@ def _check_range(response: httpx2.Response, start: int, url: str) -> None:
 
 
 class UrlSource:
-    """A file at a URL. Every host, including those of redirects, must be one of `hosts`."""
+    """A file at a URL. `hosts` must include every host, including the hosts of redirects."""
 
     def __init__(self, url: str, hosts: Collection[str], silence_s: float) -> None:
         self._url = url

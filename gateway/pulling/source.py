@@ -32,7 +32,7 @@ class Offer:
 
 
 class Source(Protocol):
-    """A file that can be pulled. Its methods raise PaganticError with a code for models and sources."""
+    """A file that can be pulled. Its methods raise PaganticError with the code for models or sources."""
 
     @property
     def default_name(self) -> str:

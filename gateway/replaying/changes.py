@@ -73,7 +73,7 @@ def request_of_replay(
 
 
 def _without_replaced(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded fields, except those that a change replaces by another field of the same group."""
+    """Return the recorded fields, except the fields that a change replaces with another field of the same group."""
     fields: dict[str, Any] = {}
     for name, value in before.items():
         others = set().union(*(group for group in _ALTERNATIVES if name in group)) - {name}

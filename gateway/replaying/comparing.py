@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic_common.client.descriptions import state_name
 
-# These fields are not results but conditions of a step, and they explain a different result.
+# These fields are not results but conditions of a step, which explain a different result.
 _FIGURES = ("model", "seed", "usage")
 _USAGE_FIGURES = ("prompt_tokens", "cached_prompt_tokens", "output_tokens")
 # These fields are not compared: names are random and times are measured, so they differ between any two executions.

@@ -1,4 +1,4 @@
-"""Defines the main screen and keys of the terminal program: the sessions, the conversation, and screens over both."""
+"""The terminal program's main screen and keys: the list of conversations, the open conversation, and other screens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import PaganticError, Unavailable
 from pagantic_common.domain.text.terminal import plain_text
 
-WIDE_COLUMNS: Final = 112  # 80 columns for the conversation, plus the list next to it
+WIDE_COLUMNS: Final = 112  # The conversation takes 80 columns. The rest is for the list next to it.
 TALL_ROWS: Final = 32
 AGAIN_S: Final = 2.0
 RETRY_S: Final = 2.0
@@ -77,7 +77,7 @@ class TerminalApp(App[None]):
         self._chat.focus_composer()
         self._show_head()
         self.run_worker(self._connect(), group="connect")
-        if not self.is_headless:  # A signal ends the program like a key, so the terminal is restored.
+        if not self.is_headless:  # A signal ends the program in the same way as a key, so the terminal is restored.
             for sign in ENDING:
                 asyncio.get_running_loop().add_signal_handler(sign, self.leave, EXIT_OF_SIGNAL + sign)
 
@@ -119,7 +119,7 @@ class TerminalApp(App[None]):
     # ---- keys -------------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's
-        """Show the decision key only while a call waits, and hide the keys of parts that the sessions list covers."""
+        """Show the decision key only while a call waits, and hide the keys of parts that the list covers."""
         if action == "decide":
             return self._chat.has_waiting_call
         if action in ("toggle_reasoning", "toggle_timeline"):
@@ -184,7 +184,7 @@ class TerminalApp(App[None]):
             self._chat.show_status()
 
     def action_stop(self) -> None:
-        """Close the view that covers the conversation, or else stop the answer, or else go to the message field."""
+        """Close the view that covers the conversation; otherwise, stop the answer or focus the message field."""
         if self.screen.has_class(SHOWN) or self._chat.leave_approval() or not self._chat.stop():
             self._end_choosing()
 
@@ -200,7 +200,7 @@ class TerminalApp(App[None]):
         self.notify("Ctrl+C again quits.", markup=False, timeout=AGAIN_S)
 
     def action_leave(self) -> None:
-        """Quit, and print where the unfinished answer can be read later."""
+        """Quit, and print the command that shows the unfinished answer later."""
         self.leave(0)
 
     def leave(self, return_code: int) -> None:
@@ -254,7 +254,7 @@ class TerminalApp(App[None]):
         await self.client.close()
 
     def _fatal_error(self) -> None:
-        """End after an internal error with a single message, as every command does, instead of textual's traceback."""
+        """End after an internal error with a single message, as all commands do, instead of textual's traceback."""
         error = self._exception
         described = f"INTERNAL: {type(error).__name__}: {plain_text(str(error))}"
         self.panic(Text(f"{described}\nnext: this is a fault of the command itself; please report it"))

@@ -31,7 +31,7 @@ class ChatPane(Vertical):
     """Shows a conversation, with the timeline of its newest execution."""
 
     class Changed(Message):
-        """Posted when a conversation began, was named or got a turn."""
+        """Posted when a conversation began, was named or got a new turn."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(id="chat")
@@ -66,7 +66,7 @@ class ChatPane(Vertical):
 
     @property
     def written_id(self) -> str:
-        """The request id of the answer that is being written, or empty if there is none."""
+        """The request id of the answer that is being written, or empty if no answer is being written."""
         if self._written is None:
             return ""
         return self._written.answer.request_id
@@ -102,11 +102,11 @@ class ChatPane(Vertical):
         self._transcript.toggle_reasoning()
 
     def show_failure(self, failure: Failure) -> None:
-        """Show a failure that belongs to no turn."""
+        """Show a failure that does not belong to a turn."""
         self._transcript.show_failure(failure)
 
     def clear_failure(self) -> None:
-        """Hide the failure that belongs to no turn."""
+        """Hide the failure that does not belong to a turn."""
         self._transcript.clear_failure()
 
     # ---- conversations ----------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class ChatPane(Vertical):
         self._show(Conversation(new_session_id()))
 
     def open(self, session_id: str) -> None:
-        """Open a stored conversation. Until it is loaded, the previous one stays visible and accepts no message."""
+        """Open a stored conversation. Until then, the previous conversation stays visible and accepts no messages."""
         self._opening = session_id
         self.run_worker(self._open(session_id), group="open", exclusive=True)
         self.show_status()
@@ -160,7 +160,7 @@ class ChatPane(Vertical):
         self._show_waiting()
 
     def _name_left(self) -> None:
-        """Name the conversation that is being left while its first answer is still being written."""
+        """Name the conversation that the user leaves while its first answer is still being written."""
         if self._newest is None or not self.written_id or self.conversation.is_stored:
             return
         if self._newest.turn.answer.sequence:
@@ -235,7 +235,7 @@ class ChatPane(Vertical):
         self.post_message(self.Changed())
 
     def stop(self) -> bool:
-        """Cancel opening a conversation or stop the answer, and return whether there was anything to stop."""
+        """Cancel the opening of a conversation or stop the answer. Return whether there was work to stop."""
         running = self._written
         if self._opening:
             self._cancel_opening()

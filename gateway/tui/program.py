@@ -18,7 +18,7 @@ def main() -> None:
     """Run the program until the user quits, and exit with its code."""
     check_settings(use_settings(), None)
     use_remembered_addresses(os.environ)
-    # Otherwise the messages of gRPC's core would be written over the screen.
+    # Otherwise, messages from gRPC's core would overwrite the screen.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         with reporting_errors():

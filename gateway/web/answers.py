@@ -1,12 +1,12 @@
-"""Sends answers in small parts, and counts the bytes of large ones until the client has read them.
+"""Sends answers in small parts, and counts the bytes of large answers until the client has read them.
 
-A client that reads slowly, or not at all, keeps the bytes of an answer for as long as it stays connected. So a request
-counts as its body or as the answer, or part of a stream, that is being sent, whichever is larger, in the memory of all
-bodies. If an answer does not fit into this memory:
+A client that reads slowly or not at all keeps the bytes of an answer in memory while it stays connected. A request
+therefore counts in the memory of all bodies as its body or as the part of the answer that is being sent, whichever is
+larger. If an answer does not fit into this memory:
 
 1. The answer to a read is refused, because a client loses nothing if it reads again later.
-2. Any other answer is sent, and counts with as many bytes as fit. Its work is done, and its bytes are in memory
-   already: a client that sent the request again would have the work done twice.
+2. Any other answer is sent, and counts only as many bytes as fit. Its work is done and its bytes are already in
+   memory, and a client that sent the request again would repeat the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Answer:
     """The answer to a running request.
 
     Args:
-        body: The body of the request, whose memory also counts the answer.
+        body: The body of the request, in whose memory the answer also counts.
         send: Sends a message to the client.
         is_refusable: Whether the request only reads, so that its answer may be refused.
     """
@@ -39,9 +39,9 @@ class Answer:
             self.body.hold_answer(size_bytes, is_refusable=self.is_refusable)
 
     async def send(self, message: Message) -> None:
-        """Send a message of the answer. Raises Overloaded, and sends nothing, if its bytes are refused."""
+        """Send a message of the answer. Raises Overloaded without sending anything if its bytes are refused."""
         if message["type"] == "http.response.start":
-            # The length is known before the status is sent, so that a refusal can still be the answer.
+            # The length is known before the status is sent, so a refusal is still possible.
             self.hold(int(Headers(raw=message["headers"]).get("content-length") or 0))
         body = message.get("body", b"")
         if len(body) <= PART_BYTES:

@@ -20,25 +20,25 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.domain.errors import InvalidRequest, Overloaded
 from pagantic_common.workers.fair_places import FairPlaces, Place
 
-# Work on a body of this size takes a few milliseconds on the event loop. A thread for it would cost more.
+# Work on a body of this size takes a few milliseconds on the event loop, which costs less than a thread.
 SMALL_BYTES = 64 * 1024
 THREADS = 2
-MAX_READS = 32  # Reads of stored content take memory for their answers.
+MAX_READS = 32  # Reads of stored content need memory for their answers.
 MAX_READS_OF_CALLER = 4
-# Each value of a body takes memory, and time for its checks: about as many fit into a body of 1 MiB of usual JSON.
+# Each value of a body takes memory and checking time. A body of 1 MiB of typical JSON has about this many values.
 MAX_VALUES = 50_000
 UPLOAD_S = 3600.0
-# A text, or a character that begins a list, an object or a further value. A text without an end goes to the end.
+# A string, or a character that begins a list, an object or another value. An unterminated string runs to the end.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
 
 
 class Bodies:
-    """The limits of all bodies of a server: their size and time, and the memory and the threads that callers share.
+    """The limits of a server's bodies: their size and time, and the memory and threads that callers share.
 
     Args:
-        settings: The limits that all servers have.
+        settings: The limits that all servers share.
         max_bytes: Largest body of a request.
     """
 
@@ -60,22 +60,22 @@ class RequestBody:
 
     Args:
         bodies: The limits of all bodies.
-        owner: The caller, or None for the only user of a local system.
+        owner: The caller, or None for the single user of a local system.
     """
 
     def __init__(self, bodies: Bodies, owner: str | None) -> None:
         self._bodies = bodies
         self.owner = owner
-        # The body counts with the stored content that it refers to.
+        # The body and the stored content that it refers to count together.
         self._request_bytes = 0
-        # These bytes count in the memory of all bodies. They may be those of the answer.
+        # These bytes count in the memory of all bodies. They may be the bytes of the answer.
         self._held_bytes = 0
 
     async def read(self, request: Request, receive: Receive) -> bytes:
         """Return the body.
 
-        Raises Refusal if the body is too large or too slow, or if the bodies of running requests leave no memory for
-        it; raises ClientDisconnect if the client disconnected.
+        Raises Refusal if the body is too large or too slow, or if the bodies of running requests leave too little
+        memory; raises ClientDisconnect if the client disconnected.
         """
         self._hold(int(request.headers.get("content-length") or 0))
         try:
@@ -104,7 +104,7 @@ class RequestBody:
     def hold_stored(self, size_bytes: int) -> None:
         """Raise the request's count to `size_bytes`, including stored content.
 
-        Raises Refusal if the bodies of running requests leave no memory for it.
+        Raises Refusal if the bodies of running requests leave too little memory.
         """
         missing_bytes = size_bytes - self._held_bytes
         if missing_bytes > 0:
@@ -117,12 +117,12 @@ class RequestBody:
         self._request_bytes = max(self._request_bytes, size_bytes)
 
     def hold_answer(self, size_bytes: int, *, is_refusable: bool) -> None:
-        """Raise the request's count to the bytes of its answer until `end_answer`, or by as many bytes as fit.
+        """Raise the request's count to the bytes of its answer, or by as many bytes as fit, until `end_answer`.
 
         Raises Overloaded if the answer does not fit and may be refused.
         """
         memory = self._bodies.memory
-        # An answer that is larger than the whole memory may be sent if nothing else is held.
+        # An answer larger than the whole memory may be sent if no other bytes are held.
         missing_bytes = min(size_bytes, memory.capacity) - self._held_bytes
         free_bytes = memory.left_for(self.owner)
         if is_refusable and missing_bytes > free_bytes:
@@ -160,7 +160,7 @@ class RequestBody:
             return work(*args, **options)
         async with self._bodies.places.place(self.owner) as place:
             running = self._bodies.threads.submit(work, *args, **options)
-            place.keep_until(running)  # A thread goes on if its caller leaves.
+            place.keep_until(running)  # A thread continues even if its caller leaves.
             return await asyncio.wrap_future(running)
 
 
@@ -184,8 +184,8 @@ class Upload:
     Args:
     receive: Returns the messages of the request.
     max_bytes: Maximum size of the file.
-    read_s: Longest time in seconds that the client may be silent.
-    whole_s: Longest time in seconds until the whole file is read.
+    read_s: Maximum time in seconds for which the client may be silent.
+    whole_s: Maximum time in seconds for reading the whole file.
     """
 
     def __init__(self, receive: Receive, *, max_bytes: int, read_s: float, whole_s: float = UPLOAD_S) -> None:
@@ -223,9 +223,9 @@ class Upload:
         return await self._receive()
 
     async def discard(self) -> None:
-        """Read the rest of the file for a limited time, because a client that still sends might miss the answer.
+        """Read the rest of the file for a limited time, because a client that is still sending might miss the answer.
 
-        A client that was silent for too long gets no further time.
+        A client that was silent for too long gets no more time.
         """
         if isinstance(self._failure, Refusal) and self._failure.status == HTTPStatus.REQUEST_TIMEOUT:
             self._is_read.set()

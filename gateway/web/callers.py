@@ -1,4 +1,4 @@
-"""Finds the API key of a request, has it checked, and provides the orchestrator client that sends the key."""
+"""Finds the API key of a request, checks it with the orchestrator, and provides the client that sends the key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagantic_common.settings import Auth
 
 KNOWN_S = 10.0
 MAX_KNOWN = 4096
-CHECK_S = 12.0  # Somewhat longer than a client waits for an orchestrator that starts again.
+CHECK_S = 12.0  # Slightly longer than a client waits for an orchestrator that restarts.
 _SCHEME = "bearer "
 
 
@@ -37,10 +37,10 @@ def api_key_of(request: Request | None) -> str:
 
 
 def owner_of(request: Request | None, auth: Auth, *, is_key_checked: bool = True) -> str | None:
-    """Return the name under which a caller has its share of a server: that of its key, or else of its peer.
+    """Return the name of a caller for its share of a server: the name of its key, or else of its peer.
 
-    A key that nobody has checked gives no share, because a caller can make up any number of keys. Local callers are one
-    user, None, who shares with nobody.
+    An unchecked key does not give a share, because a caller can make up any number of keys. Local callers are a single
+    user, None, who does not share with others.
     """
     if request is None or auth is Auth.LOCAL:
         return None
@@ -51,7 +51,7 @@ def owner_of(request: Request | None, auth: Auth, *, is_key_checked: bool = True
 
 
 def is_key_lent(request: Request, auth: Auth) -> bool:
-    """Return whether a local caller without a key calls with the key of the server, which lends it no scope admin."""
+    """Return whether a local caller without a key uses the server's key, but without its admin scope."""
     return auth is Auth.LOCAL and has_key(os.environ) and not api_key_of(request)
 
 
@@ -82,7 +82,7 @@ class Callers:
     async def refuse_unknown(self, request: Request) -> None:
         """Raise Unauthenticated if the orchestrator does not know a request's key.
 
-        A key stays known for KNOWN_S, and is checked once at a time. Raises the error of a check that fails.
+        A key stays known for KNOWN_S. Concurrent requests share a check. Raises the error of a failed check.
         """
         key = api_key_of(request)
         if not key:
@@ -100,18 +100,18 @@ class Callers:
     def _end_check(self, name: str, ended: asyncio.Task[None]) -> None:
         del self._checks[name]
         if not ended.cancelled():
-            ended.exception()  # The callers may have left, so that nobody else reads the exception.
+            ended.exception()  # Reading the exception avoids a warning if all callers have left.
 
     async def _check(self, client: AsyncClient, name: str) -> None:
         try:
             async with asyncio.timeout(CHECK_S):
-                # The orchestrator knows a key to which it denies the scope of this call.
+                # The orchestrator knows the key, even if it denies the key the scope of this call.
                 with suppress(PermissionDenied):
                     await client.list_prompt_templates()
         except TimeoutError:
             raise Unavailable("the orchestrator did not check the API key in time: try again") from None
         except Overloaded as error:
-            if error.code is not ErrorCode.QUOTA_RATE:  # Calls are counted for known keys alone.
+            if error.code is not ErrorCode.QUOTA_RATE:  # Calls are counted only for known keys.
                 raise
         self._known_until_s[name] = time.monotonic() + KNOWN_S
         self._known_until_s.move_to_end(name)

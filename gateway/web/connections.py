@@ -1,12 +1,12 @@
-"""Bounds the connections of a server: their number, their number from one peer, and the time of silent ones.
+"""Limits the connections of a server: their number, their number per peer, and the duration of silence.
 
 uvicorn limits the time of a connection only between two requests, to IDLE_S. Three more limits hold here:
 
 1. The head of a request arrives within the time for reading, counted from the opening of the connection or from the
    first byte of a later head.
-2. A client whose answer came before the end of its body has the same time to send the rest, which is discarded. Many
-   clients read no answer before, and would lose the answer if the connection closed at once.
-3. A client that reads nothing of an answer for WRITE_S is disconnected.
+2. If an answer is sent before the end of the body, the client has the same time to send the rest, which is discarded.
+   Many clients read the answer only afterwards, and would lose it if the connection closed immediately.
+3. A client that does not read any part of an answer for WRITE_S is disconnected.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 WRITE_S = 30.0
-# A request fails if the server closes the connection while the request is on its way. So the client should close first.
+# A request fails if the server closes the connection while the request is in transit. The client should close first.
 # Go, reqwest, .NET, nginx and AWS close idle connections after 60 to 90 s.
 # OkHttp and Google's load balancers keep connections for minutes, and must repeat such a request.
 IDLE_S = 100.0
-MIN_IDLE_S = 5.0  # Connections that are idle for longer give up their places if there are too few.
-# A small buffer of the kernel shows soon that a slow client reads, and takes little memory for clients that do not.
+MIN_IDLE_S = 5.0  # If places run out, connections that have been idle for longer give up their places.
+# A small kernel buffer reveals early that a slow client reads, and takes little memory for other clients.
 SEND_BUFFER_BYTES = 128 * 1024
 
 
 class Connections:
-    """The open connections of a server, of which each peer has its share. Local callers are one peer without a share.
+    """The open connections of a server, shared among its peers. Local callers are a single peer without a share.
 
-    A connection beyond the share takes the place of a connection without a request: of the same peer, or for the first
-    connection of a peer, of the peer with the most connections that has one. If all connections of the peer are busy,
-    connections of other peers give up as many places as its share lacks. They have been idle between two requests for
-    longer than MIN_IDLE_S, and the longest idle ones go first.
+    A connection beyond its peer's share replaces a connection without a request of the same peer. The first connection
+    of a peer instead replaces a connection of another peer; the peer with the most connections comes first. If every
+    connection of the peer is busy, other peers give up as many idle connections as its share lacks: connections that
+    have been idle between two requests for longer than MIN_IDLE_S, the longest idle first.
     """
 
     def __init__(self, settings: DoorSettings) -> None:
         self.read_s = settings.read_s
         self._is_shared = settings.auth is not Auth.LOCAL
         self._shares = Shares(settings.max_connections)
-        self._open: dict[str | None, dict[BoundedProtocol, None]] = {}  # A dict keeps the order of arrival.
+        self._open: dict[str | None, dict[BoundedProtocol, None]] = {}  # A dict preserves the order of arrival.
 
     def add(self, connection: BoundedProtocol) -> bool:
-        """Count a new connection; return whether it has a place."""
+        """Count a new connection. Return whether it gets a place."""
         peer = self._peer_of(connection)
         if not self._shares.begin(peer) and not self._replace_silent(peer):
             self._close_idle_for(peer)
@@ -59,7 +59,7 @@ class Connections:
         return True
 
     def _replace_silent(self, peer: str | None) -> bool:
-        """Close the oldest connection without a request for a connection of the peer; return whether there was one."""
+        """Close the oldest connection without a request to make room for the peer; return whether there was one."""
         losers = [peer] if peer in self._open else sorted(self._open, key=lambda name: -len(self._open[name]))
         for loser in losers:
             silent = next((connection for connection in self._open[loser] if not connection.has_request), None)
@@ -73,7 +73,7 @@ class Connections:
         return False
 
     def _close_idle_for(self, peer: str | None) -> None:
-        """Close as many idle connections of other peers as the share of a busy peer lacks, or none if too few are idle.
+        """Close as many idle connections of other peers as a busy peer's share lacks; if too few are idle, close none.
 
         A client may send its next request while its connection is being closed, and that request would fail.
         """
@@ -86,7 +86,7 @@ class Connections:
             connection.transport.close()
 
     def remove(self, connection: BoundedProtocol) -> None:
-        """Stop counting a connection, which may not be counted any longer."""
+        """Stop counting a connection. The connection may already be uncounted."""
         peer = self._peer_of(connection)
         if connection in self._open.get(peer, {}):
             self._forget(peer, connection)
@@ -114,24 +114,24 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._all = connections
-        self._arrival: asyncio.TimerHandle | None = None  # The timer runs while bytes must come.
-        self._departure: asyncio.TimerHandle | None = None  # The timer runs while bytes must be read.
+        self._arrival: asyncio.TimerHandle | None = None  # This timer runs while the server waits for bytes.
+        self._departure: asyncio.TimerHandle | None = None  # This timer runs while the client must read bytes.
         self.is_leaving = False
 
     @property
     def has_request(self) -> bool:
-        """Whether a request of this connection has no whole answer yet."""
+        """Whether the connection has a request that is not completely answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def idle_s(self) -> float:
-        """The time since the last answer in seconds, or 0 if a further request has begun or none has ended."""
+        """The time since the last answer in seconds, or 0 if another request has begun or no request has ended."""
         if self.has_request or self.timeout_keep_alive_task is None:
             return 0.0
         return self.loop.time() - self.timeout_keep_alive_task.when() + self.timeout_keep_alive
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Close the connection if there is no place for it, or else begin to wait for a head."""
+        """Close the connection if it gets no place; otherwise, begin to wait for a head."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         if connection is not None:
@@ -156,7 +156,7 @@ class BoundedProtocol(H11Protocol):
             self._limit_arrival()
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Close the connection. If a body is not at its end, discard the rest first, for a limited time."""
+        """Close the connection. If a body is incomplete, first discard the rest for a limited time."""
         if transport.is_closing() or self.is_leaving or self.conn.their_state is not h11.SEND_BODY:
             transport.close()
             return
@@ -167,7 +167,7 @@ class BoundedProtocol(H11Protocol):
         transport.write_eof()
 
     def on_response_complete(self) -> None:
-        """Limit the rest of the body, and the time in which the answer is read."""
+        """Limit the time for the rest of the body, and the time for reading the answer."""
         super().on_response_complete()
         if self.conn.their_state is not h11.IDLE:  # uvicorn limits the time until the next request begins.
             self._limit_arrival()
@@ -186,18 +186,18 @@ class BoundedProtocol(H11Protocol):
             self._stop_departure()
 
     def _limit_arrival(self) -> None:
-        """Close the connection soon unless a request runs: its head or the rest of its body is due."""
+        """Close the connection soon unless a request is running, because its head or the rest of its body is due."""
         if self.is_leaving:
             return
         if self.has_request or self.transport.is_closing():
             self._stop_arrival()
-            if not self.flow.write_paused:  # The answer of the request is what the client reads from now on.
+            if not self.flow.write_paused:  # From now on, the client reads the answer to the request.
                 self._stop_departure()
         elif self._arrival is None:
             self._arrival = self.loop.call_later(self._all.read_s, self.transport.abort)
 
     def _limit_departure(self, unread_bytes: float = float("inf")) -> None:
-        """Close the connection unless the client reads, from now on or since it had so many bytes to read."""
+        """Close the connection unless the client reads, starting now or since its unread bytes reached this number."""
         self._stop_departure()
         left_bytes = self.transport.get_write_buffer_size()
         if left_bytes >= unread_bytes:
@@ -217,7 +217,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class _PatientTransport:
-    """The transport of a connection, which closes as the connection decides."""
+    """The transport of a connection. The connection decides when it closes."""
 
     def __init__(self, transport: asyncio.Transport, connection: BoundedProtocol) -> None:
         self._transport = transport
@@ -227,9 +227,9 @@ class _PatientTransport:
         return getattr(self._transport, name)
 
     def close(self) -> None:
-        """Close the connection, perhaps after the rest of a body."""
+        """Close the connection, possibly after the rest of a body."""
         self._connection.leave(self._transport)
 
     def is_closing(self) -> bool:
-        """Return whether nothing more can be sent."""
+        """Return whether no more data can be sent."""
         return self._connection.is_leaving or self._transport.is_closing()

@@ -1,7 +1,7 @@
-"""Answers web pages of other origins as the Fetch standard (CORS) asks: preflights, and headers of each response.
+"""Answers web pages of other origins as the Fetch standard (CORS) requires: preflights, and headers of each response.
 
-Only the origins that ALLOWED_ORIGINS lists get these headers. Requests carry API keys, not cookies, so no response
-allows credentials.
+Only the origins in ALLOWED_ORIGINS get these headers. Requests carry API keys, not cookies, so no response allows
+credentials.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CrossOrigin:
     async def open(self, scope: Scope, receive: Receive, send: Send) -> Send | None:
         """Answer a preflight and return None, or return a `send` that adds the headers for the page of a request.
 
-        A request of any other origin is unchanged: the door checks it, and refuses it if its origin is unknown.
+        A request from any other origin is unchanged. The door checks it, and refuses it if its origin is unknown.
         """
         if not self._origins:
             return send

@@ -1,15 +1,15 @@
-"""Admits requests to a server in an order in which a refused request costs little.
+"""Admits requests to a server, in an order that makes refused requests cheap.
 
 1. `check`: the headers Host and Origin. They guard against DNS rebinding: a web page must not reach a server of the
    same machine.
 2. `admitted`: the caller's key, then a place among the running requests. Each caller has its share of the places.
 3. `RequestBody.read`: the size of the body, then its bytes, which count in the memory of all bodies until the request
    ends. Each caller has its share of this memory.
-4. `RequestBody.work_on`: parsing and other work on a large body, in a thread beside the event loop.
-5. `RequestBody.reading`: few reads of stored content at once.
+4. `RequestBody.work_on`: parsing and other work on a large body, in a thread outside the event loop.
+5. `RequestBody.reading`: a small number of concurrent reads of stored content.
 6. `Answer`: the bytes of large answers, which count in the memory of the bodies.
 
-The number of connections and the time of silent ones are bounded before these steps, in gateway.web.connections.
+Before these steps, gateway.web.connections limits the number of connections and the duration of silence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pagantic_common.domain.calls.shares import Shares
 from pagantic_common.settings import Auth
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-# Streams stay open for long. They leave this part of the places to other requests.
+# Streams stay open for a long time. This fraction of the places remains for other requests.
 QUICK_PART = 1 / 8
 
 
@@ -38,7 +38,7 @@ class Entry:
 
     Args:
         settings: The permitted callers, and the limits.
-        refuse_unknown: Raises the error of a request with an unknown key. None lets every key in.
+        refuse_unknown: Raises the error of a request with an unknown key. None admits every key.
         max_body_bytes: Largest body of a request.
     """
 
@@ -63,7 +63,7 @@ class Entry:
         return self._settings.max_streams - self._places.free
 
     def check(self, request: Request) -> None:
-        """Raise Refusal if the web page of a request is not permitted, or if its Host is another server."""
+        """Raise Refusal if a request comes from a web page that is not permitted, or if its Host is another server."""
         variable = self._settings.variable
         origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
         if not is_known_host(host, self._hosts):
@@ -75,7 +75,7 @@ class Entry:
     async def admitted(self, request: Request, *, needs_key: bool = True) -> AsyncIterator[RequestBody]:
         """Count a running request inside the block, and yield its body, which is not read yet.
 
-        Raises Refusal if the caller lacks a key or has its share of the places, or the error of an unknown key.
+        Raises Refusal if the caller lacks a key or has used its share of the places, or the error of an unknown key.
         """
         if needs_key:
             await self._check_key(request)
@@ -112,7 +112,7 @@ class Entry:
 
 
 def names_of_server(settings: DoorSettings) -> frozenset[str]:
-    """Return the host names by which a server may be called, in lower case."""
+    """Return the host names by which clients may call a server, in lower case."""
     own_name = host_name_of(address_of(settings.host, settings.port))
     return LOCAL_NAMES | {own_name} | {name.lower() for name in settings.allowed_hosts}
 
@@ -130,10 +130,10 @@ def is_known_host(authority: str, names: Collection[str]) -> bool:
 
 
 def is_known_origin(origin: str, host: str, origins: Collection[str]) -> bool:
-    """Return whether a page of this origin may call: it comes from this host and port over HTTP, or is listed.
+    """Return whether a page of this origin may call: the page comes from this host and port over HTTP, or is listed.
 
     Another port is another server, whose pages may not call. Programs send no origin. A page without an origin, for
-    example one opened from a file, sends `null`.
+    example a page opened from a file, sends `null`.
     """
     if not origin or origin in origins:
         return True

@@ -1,6 +1,6 @@
-"""Bounds the lists and objects in requests, so that checking a request takes little time and memory.
+"""Limits the lists and objects in requests, so that checking a request takes little time and memory.
 
-A list with 100,000 wrong items would otherwise make an error for each of them.
+Otherwise, a list with 100,000 invalid items would produce an error for each item.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Annotates a list or an object with the number of its items, and ends the check at the first wrong item of a list.
+    """Annotates a list or an object with limits on its item count, and stops checking a list at its first invalid item.
 
     Args:
         maximum: The largest number of items.
@@ -34,8 +34,8 @@ class Items:
             schema["min_length"] = self.minimum
         if schema["type"] == "list":
             schema["fail_fast"] = True
-        # The items are counted beforehand, because pydantic counts the entries of an object after their checks, and
-        # would name a wrong item of a list that is too long.
+        # The items are counted beforehand, because pydantic counts the entries of an object after checking them, and
+        # would report an invalid item of a list that is too long.
         return core_schema.no_info_before_validator_function(self._check_count, cast("CoreSchema", schema))
 
     def _check_count(self, value: Any) -> Any:

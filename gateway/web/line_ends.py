@@ -1,7 +1,7 @@
 """Escapes the characters of JSON at which line readers, such as `str.splitlines`, wrongly break a line.
 
-JSON has these characters only inside strings, where an escape means the same. Control characters, at which the readers
-also break lines, are escaped in all JSON.
+JSON contains these characters only inside strings, where an escape has the same meaning. Control characters, which also
+break lines, are escaped in all JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TYPES = ("application/json", "application/x-ndjson", "text/event-stream")
 def escaping_line_ends(send: Send) -> Send:
     """Return a `send` that escapes these characters in JSON, in lines of JSON, and in server-sent events with JSON."""
     has_json = False
-    waiting: Message | None = None  # the start of a response whose length the escapes of its body may change
+    waiting: Message | None = None  # The start of a response, whose length may change if its body is escaped.
 
     async def send_escaped(message: Message) -> None:
         nonlocal has_json, waiting
@@ -28,7 +28,7 @@ def escaping_line_ends(send: Send) -> Send:
                 return
         elif waiting is not None:
             start, waiting = waiting, None
-            if message.get("more_body"):  # The length of the whole is not known yet.
+            if message.get("more_body"):  # The length of the escaped body is not known yet.
                 has_json = False
             else:
                 message = _escaped(message)
@@ -42,7 +42,7 @@ def escaping_line_ends(send: Send) -> Send:
 
 
 def _escaped(message: Message) -> Message:
-    """Return a part of a body with escapes."""
+    """Return a part of a body with these characters escaped."""
     body = message.get("body", b"")
     for character, escape in _ESCAPES.items():
         body = body.replace(character, escape)

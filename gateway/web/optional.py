@@ -9,14 +9,14 @@ from pydantic import BaseModel, model_validator
 from pydantic_core import PydanticCustomError
 
 _EMPTY: tuple[Any, ...] = ("", [], {})
-MAX_FIELDS = 256  # An object with an unknown field has an error for each unknown field.
+MAX_FIELDS = 256  # An object with an unknown field produces an error for each unknown field.
 
 
 class OptionalFields(BaseModel):
-    """A JSON object in which null counts as absent, and so does an empty text, list or object in an optional field.
+    """A JSON object in which null counts as absent, as does an empty text, list or object in an optional field.
 
     EMPTY_IS_A_VALUE names the fields, as JSON spells them, whose specification gives null or an empty value a meaning.
-    An undeclared field may turn on a feature by an empty object, so only its null counts as absent.
+    An undeclared field may enable a feature with an empty object, so only null counts as absent for it.
     """
 
     EMPTY_IS_A_VALUE: ClassVar[frozenset[str]] = frozenset()

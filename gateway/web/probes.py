@@ -1,4 +1,4 @@
-"""Answers probes on a separate port, so that no caller can delay the answers."""
+"""Answers probes on a separate port, so that callers cannot delay the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 
 
 class _CheckedHealth(Health):
-    """A health service that rejects watches, which would occupy the slots of checks. A kubelet sends only checks."""
+    """A health service that rejects watches, which would occupy the slots for checks. A kubelet sends only checks."""
 
     async def Watch(self, _: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         """Reject a watch."""
@@ -31,8 +31,8 @@ class _CheckedHealth(Health):
 async def answering_probes(settings: DoorSettings) -> AsyncIterator[None]:
     """Answer gRPC health checks on the admin port while the block runs. Raises OSError if the port cannot be used.
 
-    A server without its orchestrator is ready, because it can report to each caller why a call fails. A refused
-    connection would report no reason.
+    A server without its orchestrator is ready, because it can report to each caller the reason for a failed call. A
+    refused connection would not report a reason.
     """
     if not settings.admin_port:
         yield

@@ -25,5 +25,5 @@ class Refusal(Exception):
 
 
 def overloaded(message: str) -> Refusal:
-    """Return the refusal of a request that may be sent again soon."""
+    """Return the refusal of a request that the client may send again soon."""
     return Refusal(503, message, {"retry-after": str(RETRY_AFTER_S)})

@@ -37,7 +37,7 @@ def expand(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_json_texts(name: str, value: Any) -> Any:
-    """Return a value in which fields whose names end in `_json` contain JSON texts."""
+    """Return a value whose `*_json` fields contain JSON texts."""
     if name == "schema":
         return value
     if name.endswith("_json") and not isinstance(value, str):

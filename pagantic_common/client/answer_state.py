@@ -6,7 +6,7 @@ the text that streamed after a stored event can be dropped and read again.
 
 1. `sequence` is the sequence number of the last stored event. `rewind` restores the texts as they were at that event.
 2. Streamed texts become void in two cases: an attempt is discarded, or a resume restarts an unfinished inference. The
-   state drops the void texts, and `take` returns a delta that reports it.
+   state drops the void texts, and `take` returns a delta that reports the loss.
 3. Calls of registered tools are never dropped, because the calls were made.
 4. The response takes precedence over the streamed texts. `rest` returns the texts of the response that did not stream.
 
@@ -213,7 +213,7 @@ class AnswerState:
 
     @property
     def error(self) -> PaganticError | None:
-        """The failure with which the execution ended, or None if it did not fail."""
+        """The failure that ended the execution, or None if it did not fail."""
         if self.response is None or not self.response.HasField("error"):
             return None
         return error_of(failure_from_proto(self.response.error))
@@ -234,7 +234,7 @@ class AnswerState:
 
     def take(self, event: event_pb2.ExecutionEvent) -> Sequence[Delta]:
         """Take the next event, and return its deltas. `rest` returns the deltas of the response."""
-        kind = event.WhichOneof("event") or ""  # empty if the event is from a newer version
+        kind = event.WhichOneof("event") or ""  # Empty if the event is from a newer version.
         deltas: Sequence[Delta] = ()
         if (take := _TAKES.get(kind)) is not None:
             deltas = take(self, event)
@@ -248,7 +248,7 @@ class AnswerState:
         self._forget_after(self._stored)
 
     def end(self, response: execution_pb2.SystemResponse) -> None:
-        """Take the response, whose texts and calls take precedence over the streamed ones."""
+        """Take the response, whose texts and calls take precedence over the streamed texts and calls."""
         self._streamed = (self.text, self.turn_text, self.reasoning.text)
         self._streamed_calls = self.client_calls
         self.response = response
@@ -256,7 +256,7 @@ class AnswerState:
         last = len(self.parts) - 1
         for record in response.tool_calls_made:
             self._take_record(record)
-        if response.content or not response.HasField("error"):  # a failed response keeps the streamed text
+        if response.content or not response.HasField("error"):  # A failed response keeps the streamed text.
             self._take_content(response.content, last)
         if response.reasoning:
             self.reasoning = TextPart(response.reasoning)
@@ -270,7 +270,7 @@ class AnswerState:
         A text that was changed after it had streamed, for example by a repair, yields no delta.
 
         Args:
-            text: The whole text of the answer as shown to the reader, with the texts beside calls of registered tools;
+            text: The whole text of the answer as shown to the reader, with the texts around calls of registered tools;
                 None selects the content of the response, which follows these texts.
         """
         response = self.response
@@ -402,7 +402,7 @@ class AnswerState:
         return _Mark(len(self.parts), text, self.reasoning.length, len(self.client_calls), arguments)
 
     def _forget_after(self, mark: _Mark) -> bool:
-        """Drop the texts after a mark, but no call of a registered tool; return whether any text was dropped."""
+        """Drop the texts after a mark, but keep calls of registered tools. Return whether any text was dropped."""
         now = self._mark()
         later = self.parts[mark.parts :]
         calls = [part for part in later if isinstance(part, CallPart)]
@@ -439,7 +439,7 @@ class AnswerState:
     def _take_content(self, content: str, at: int) -> None:
         """Replace the streamed text with the text of the response, which a guard may have redacted.
 
-        `at` is the position of the last part. If the last part is a call, then no text of the answer streamed after it.
+        `at` is the position of the last part. If the last part is a call, no text of the answer streamed after it.
         """
         if at >= 0 and isinstance(self.parts[at], TextPart):
             if self.parts[at] == TextPart(content):

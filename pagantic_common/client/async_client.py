@@ -66,19 +66,20 @@ _SERVICE = "orchestrator"
 
 
 class AsyncClient(Sessions, Sources):
-    """Talks to one orchestrator. Use it as an async context manager, or call `close`.
+    """Calls an orchestrator. Use it as an async context manager, or call `close`.
 
     Args:
         address: host:port of the orchestrator, or https://host:port for TLS. None selects PAGANTIC_ADDRESS or, if that
             is unset, the local default. The TLS files are named by PAGANTIC_TLS_CA_FILE, _CERT_FILE and _KEY_FILE.
-        timeout_s: Longest time for each call, seconds.
-        patience_s: How long to resend a request with a `request_id` while the orchestrator is UNAVAILABLE, for example
-            during its replacement; 0 sends the request once. A stream is resent only before its first event. After that
-            event, the stream continues only if the request runs in the background, as `follow_to_end` arranges.
+        timeout_s: Maximum time for each call, in seconds.
+        patience_s: Maximum time for resending a request with a `request_id` while the orchestrator is UNAVAILABLE, for
+            example during its replacement; 0 sends the request once. A stream is resent only before its first event.
+            After that event, the stream continues only if the request runs in the background, as `follow_to_end`
+            arranges.
         api_key: API key sent with each call. None selects PAGANTIC_API_KEY, or the first line of the file
             PAGANTIC_API_KEY_FILE. Raises InvalidRequest if the key would leave this machine in plain text, unless
-            PAGANTIC_PLAINTEXT_KEY is 1, which suits a proxy or mesh that encrypts.
-        max_message_bytes: Largest message to receive or send.
+            PAGANTIC_PLAINTEXT_KEY is 1, which is meant for an encrypting proxy or mesh.
+        max_message_bytes: Maximum size of a message to receive or send.
     """
 
     def __init__(
@@ -221,13 +222,13 @@ class AsyncClient(Sessions, Sources):
         system: str = "",
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
-        """Return a value of `output_type` made from the text. Raises PaganticError on failure.
+        """Return a value of `output_type` that the model makes from the text. Raises PaganticError on failure.
 
         Args:
             text_or_messages: The user's text, or messages that end with a user message.
             output_type: A pydantic model, a dataclass, `list[X]`, a union, or a TypeAdapter.
             full: Whether to return a StructuredResult, which holds the value with its response, usage and guarantee.
-            validation_retries: How often to ask again after the type's validators refuse an answer. Each retry is a
+            validation_retries: Maximum number of retries after the type's validators refuse an answer. Each retry is a
                 separate request that states the validators' objections.
             tools: Names of tools that the model may call before it answers.
             system: System prompt.
@@ -320,7 +321,7 @@ class AsyncClient(Sessions, Sources):
         )
 
     def stream(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Run a request and yield its events, of which `completed` is the last.
+        """Run a request and yield its events, `completed` last.
 
         Close the generator to leave early. A background request with a `request_id` continues over lost connections, as
         in `follow_to_end`, for at most the client's `patience_s` after each loss.
@@ -364,19 +365,19 @@ class AsyncClient(Sessions, Sources):
         during an inference, which then starts over. Close the generator to leave early.
 
         A request is sent in the background, because its execution would otherwise end with the connection. If the
-        request has no id or no timeout, it gets an id and the client's `timeout_s`. Leaving early cancels this
+        request lacks an id or a timeout, it gets an id and the client's `timeout_s`. Leaving early cancels this
         execution. A request that is already in the background is sent unchanged, and continues if its reader leaves. A
         decision cannot run in the background, so its stream is not followed.
 
-        Raises PaganticError if the request fails before its first event, if its time is up, or if the connection stays
-        lost.
+        Raises PaganticError if the request fails before its first event, if its time is up, or if the connection is not
+        restored.
 
         Args:
             request_or_id: The request to start, or the id of a started execution.
             after_sequence: Only events after this sequence number are read. A request with `after_sequence` above 0 is
                 not sent again.
-            on_lost: Called with the failure when a connection is lost, but at most once until the next event.
-            patience_s: Longest time without an event after a lost connection, seconds. Before the first event, the
+            on_lost: Called with the failure when a connection is lost, at most once until the next event.
+            patience_s: Maximum time without an event after a lost connection, in seconds. Before the first event, the
                 client's `patience_s` applies.
         """
         if isinstance(request_or_id, str):
@@ -398,7 +399,7 @@ class AsyncClient(Sessions, Sources):
         ).events()
 
     def _begin(self, request: execution_pb2.SystemRequest) -> AsyncGenerator[event_pb2.ExecutionEvent, None]:
-        """Stream a request over one connection. Before the first event, resend the request while patience lasts."""
+        """Stream a request over one connection. Before the first event, resend it until the patience runs out."""
         until_s = time.monotonic() + self._time_for(request)
         return answered_stream(
             lambda: call_stream(
@@ -444,7 +445,7 @@ class AsyncClient(Sessions, Sources):
             with suppress(PaganticError):
                 await self.cancel(request_id, timeout_s=CANCEL_S)
 
-        # Cancelling needs its own task: a cancelled reader may be cancelled again while it leaves.
+        # Cancel in a separate task, because the reader may be cancelled again while it shuts down.
         stopping = asyncio.create_task(cancel())
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
@@ -493,5 +494,5 @@ class AsyncClient(Sessions, Sources):
 
 
 def _left_s(until_s: float) -> float:
-    """Return the time until a point of the monotonic clock, and a moment if that has passed."""
+    """Return the time until a point of the monotonic clock, or a brief moment if that point has passed."""
     return max(0.001, until_s - time.monotonic())

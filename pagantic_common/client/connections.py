@@ -1,4 +1,4 @@
-"""The connections of a client: one for each event loop, because gRPC binds a channel to the loop that opened it."""
+"""The connections of a client, with a connection for each event loop, because gRPC binds a channel to its loop."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Connections:
         self._closing: set[asyncio.Task[None]] = set()
 
     def current(self) -> Connection:
-        """Return the connection of the running event loop, which is opened at the first call.
+        """Return the connection of the running event loop, opening it on the first call.
 
-        Raises PreconditionFailed in a process that was forked from a process that had used gRPC.
+        Raises PreconditionFailed in a process that was forked after its parent had used gRPC.
         """
         check_not_forked()
         loop = asyncio.get_running_loop()
@@ -53,7 +53,7 @@ class Connections:
         return connection
 
     def _drop_ended(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the connections of loops that were closed. A program may use a new loop for each call."""
+        """Close the connections of closed loops. A program may use a new loop for each call."""
         for other in list(self._connections):
             if other.is_closed() and (ended := self._connections.pop(other, None)) is not None:
                 closing = loop.create_task(_close(ended))
@@ -63,7 +63,7 @@ class Connections:
     async def close(self) -> None:
         """Close the connections of all loops within a few seconds, and cancel their calls.
 
-        A forked process leaves the connections to its parent.
+        A forked process does not close its parent's connections.
         """
         if is_forked():
             return
@@ -71,7 +71,7 @@ class Connections:
         closings: list[asyncio.Future[None]] = []
         for other in list(self._connections):
             connection = self._connections.pop(other, None)
-            if connection is None:  # another thread closes it
+            if connection is None:  # Another thread closes the connection.
                 continue
             closing = _close(connection)
             if other is not loop and other.is_running():
@@ -83,6 +83,6 @@ class Connections:
 
 
 async def _close(connection: Connection) -> None:
-    # The calls of a loop that was closed cannot be cancelled, and their errors are not news.
+    # The calls of a closed loop cannot be cancelled, and their errors need no report.
     with suppress(Exception):
         await connection.channel.close()

@@ -21,7 +21,7 @@ def has_key(environment: Mapping[str, str]) -> bool:
 
 
 def credentials_for(target: Target, api_key: str | None, environment: Mapping[str, str]) -> str:
-    """Return the value of `authorization` to send, or an empty string if there is no key.
+    """Return the value of `authorization` to send, or an empty string without a key.
 
     Raises InvalidRequest if the key file is unreadable, or if the key would leave this machine in plain text.
     """

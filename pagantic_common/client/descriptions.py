@@ -23,7 +23,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def error_code_name(code: error_pb2.ErrorCode.ValueType) -> str:
-    """Return a code's name without its prefix. UNSPECIFIED stands for an error outside the taxonomy."""
+    """Return a code's name without its prefix. UNSPECIFIED represents an error without a code."""
     return name_of(error_pb2.ErrorCode, code, "ERROR_CODE_")
 
 

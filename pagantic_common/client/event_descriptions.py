@@ -9,7 +9,7 @@ from typing import Any
 from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import contract_pb2
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import approval_pb2, event_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, wait_pb2
 from pagantic_common.client.descriptions import (
     count_of,
     describe_usage,
@@ -92,9 +92,31 @@ def _describe_resolved(resolved: event_pb2.ApprovalResolved) -> str:
     return f"{approval.tool_name} {decision}{by}{reason}"
 
 
+def _describe_wait(began: event_pb2.WaitBegan) -> str:
+    wait = began.wait
+    until = f"until {wait.expires_at.ToDatetime(UTC):%Y-%m-%d %H:%M} UTC"
+    if wait.kind == wait_pb2.WAIT_KIND_QUESTION:
+        return f"{wait.wait_id}: {wait.reason}"
+    return f"{wait.wait_id}: signal {wait.name}, {until}" if wait.name else f"{wait.wait_id}: {until}"
+
+
+def _describe_wait_end(ended: event_pb2.WaitEnded) -> str:
+    wait, resolution = ended.wait, ended.wait.resolution
+    if not wait.name:
+        return f"{wait.wait_id}: the time has come"
+    if resolution.expired:
+        return f"{wait.wait_id}: no signal {wait.name} came in time"
+    by = f" by {resolution.subject}" if resolution.subject else ""
+    return f"{wait.wait_id}: signal {wait.name}{by}"
+
+
+def _describe_dropped(dropped: event_pb2.SignalDropped) -> str:
+    return f"signal {dropped.name} ({dropped.signal_id}): {dropped.reason}"
+
+
 def _describe_retrieval(retrieved: event_pb2.ContextRetrieved) -> str:
     described = f"{retrieved.collection}: {count_of(retrieved.chunk_count, 'chunk')}"
-    if retrieved.token_count:  # the retrieve step of a plan counts no tokens
+    if retrieved.token_count:  # The retrieve step of a plan does not count tokens.
         described += f", {count_of(retrieved.token_count, 'token')}"
     if retrieved.more_query_count:
         described += f", queries by the model: {retrieved.more_query_count}"
@@ -162,7 +184,7 @@ def _describe_resumed(resumed: event_pb2.Resumed) -> str:
 
 
 def _describe_parked(parked: event_pb2.Parked) -> str:
-    return f"until {parked.wakes_at.ToDatetime(UTC):%Y-%m-%d %H:%M} UTC, or a decision"
+    return f"until {parked.wakes_at.ToDatetime(UTC):%Y-%m-%d %H:%M} UTC, a decision or a signal"
 
 
 def _describe_woken(_woken: event_pb2.Woken) -> str:
@@ -193,6 +215,9 @@ _DESCRIPTIONS: dict[str, Callable[[Any], str]] = {
     "tool_end": _describe_tool_end,
     "approval_requested": _describe_requested,
     "approval_resolved": _describe_resolved,
+    "wait_began": _describe_wait,
+    "wait_ended": _describe_wait_end,
+    "signal_dropped": _describe_dropped,
     "context_retrieved": _describe_retrieval,
     "context_weighed": _describe_weighed,
     "repair_applied": _describe_repair,

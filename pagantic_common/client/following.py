@@ -2,10 +2,10 @@
 
 1. A background request continues without its connection. FollowExecution streams the events after a sequence number,
    and repeats the text since the last stored event.
-2. The repeated text is cut from the deltas of the later connection, so that readers do not receive it twice. Text is
-   not cut if it differs from the earlier text, as it does if the execution is not in the background.
+2. The repeated text is cut from the deltas of the later connection, so that readers do not receive it twice. Text that
+   differs from the earlier text is not cut; this happens if the execution is not in the background.
 3. Nothing is followed before the first event of a request: the caller decides whether to resend the request.
-4. An expired call deadline is not a lost connection: the execution is followed again at once.
+4. An expired call deadline is not a lost connection: the execution is followed again immediately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FollowingOptions(TypedDict, total=False):
 
 
 class Following:
-    """Reads the events of one execution over any number of connections.
+    """Reads the events of an execution over any number of connections.
 
     Attributes:
         sequence: Sequence number of the last stored event read.
@@ -51,9 +51,9 @@ class Following:
         begin: Starts the request and opens its stream; None if the execution has already started.
         follow: Opens the stream of events after a sequence number.
         after_sequence: Only events after this sequence number are read.
-        patience_s: Longest time without an event after a lost connection, seconds.
-        on_lost: Called with the failure when a connection is lost, but at most once until the next event.
-        until_s: Time on the monotonic clock after which no further connection is opened.
+        patience_s: Maximum time without an event after a lost connection, in seconds.
+        on_lost: Called with the failure when a connection is lost, at most once until the next event.
+        until_s: Time on the monotonic clock after which connections are no longer opened.
         stop: Cancels the execution if its reader leaves before the end; None lets the execution continue.
     """
 
@@ -77,18 +77,18 @@ class Following:
         self._stop = stop
         self._patience: Patience | None = None  # None while connected
         self._repeated = _RepeatedText()
-        self._has_events = False  # whether the current connection has brought an event
+        self._has_events = False  # whether the current connection has delivered an event
         self._has_ended = False
 
     async def events(self) -> Events:
-        """Yield the events up to `completed`. Raises PaganticError if the connection stays lost."""
+        """Yield the events up to `completed`. Raises PaganticError if the connection is not restored."""
         may_run = True
         try:
             async with aclosing(self._connections()) as events:
                 async for event in events:
                     yield event
         except PaganticError as error:
-            # A rejected request does not run. A request whose call was lost or timed out may be running.
+            # A rejected request does not run, but a request may be running if its call was lost or timed out.
             may_run = self._begin is None or isinstance(error, (Unavailable, DeadlineExceeded))
             raise
         finally:
@@ -114,7 +114,7 @@ class Following:
                 await self._wait_after(failure)
 
     async def _connection(self) -> Events:
-        """Yield the new events of one connection. A break after `completed` does not count as a lost connection."""
+        """Yield the new events of a connection. A break after `completed` does not count as a lost connection."""
         opened = self._follow(self.sequence) if self._begin is None else self._begin()
         async with aclosing(opened) as events:
             async for event in events:
@@ -124,7 +124,7 @@ class Following:
                     return
 
     def _is_new(self, event: event_pb2.ExecutionEvent) -> bool:
-        """Record the position of an event, and cut repeated text. Return whether anything is left of the event."""
+        """Record the position of an event, and cut repeated text. Return whether any part of the event is left."""
         self._begin = self._patience = None
         self._has_events = True
         if is_streamed(event):
@@ -159,7 +159,7 @@ class _RepeatedText:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._text = ""
-        self._at = 0  # the current connection has repeated the text up to here
+        self._at = 0  # The current connection has repeated the text up to this position.
 
     def begin_again(self) -> None:
         """Expect the text from its start."""
@@ -168,7 +168,7 @@ class _RepeatedText:
         self._at = 0
 
     def cut(self, event: event_pb2.ExecutionEvent) -> bool:
-        """Cut repeated text from the start of a delta. Return whether anything is left of the delta."""
+        """Cut repeated text from the start of a delta. Return whether any part of the delta is left."""
         kind = event.WhichOneof("event")
         if kind not in _TEXTS:
             return True

@@ -1,4 +1,4 @@
-"""Defines a request's options as keywords: the execution hints, and the other parts except the messages."""
+"""Defines a request's options as keywords: the execution hints, and all other parts except the messages."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _PLAIN = (
 class Hints(TypedDict, total=False):
     """ExecutionHints as keywords. A missing hint selects the system's default.
 
-    At `timeout_s` the work ends with the results so far. `reasoning` is "auto", "on" or "off". `options` are fields for
-    the engine of a remote model, which takes those of its allowed_options; other models refuse them.
+    At `timeout_s`, the work ends with the results so far. `reasoning` is "auto", "on" or "off". `options` are fields
+    for the engine of a remote model, which accepts its allowed_options; other models refuse all of them.
     """
 
     max_tokens: int
@@ -60,7 +60,7 @@ class Options(Hints, total=False):
 
     `context` is the name of a collection or a whole policy. `rules` are CEL expressions by name, or whole rules.
     `semantic_intent` is the aim that a judging model checks. `max_retries` limits the attempts after the first.
-    `citations` is True or a set of limits; it asks for an answer in claims that quote the context, and makes `context`
+    `citations` is True or a set of limits; it requests an answer in claims that quote the context, and makes `context`
     mandatory. `variant` selects the variant of an experiment as "experiment=variant", or "none" for no experiment.
     `tool_rules` map a tool's name, a pattern such as "send_*", or "safety:external" to "allow", "ask" or "deny".
     `keep_request` keeps the request and its steps with the execution, so that it can be replayed.
@@ -108,7 +108,7 @@ def set_variant(request: execution_pb2.SystemRequest, text: str) -> None:
 
     Args:
         request: The request.
-        text: "experiment=variant", or "none" to take part in no experiment.
+        text: "experiment=variant", or "none" for no experiment.
     """
     if not text:
         return

@@ -26,7 +26,7 @@ STRATEGIES = ("majority", "strict_majority", "unanimity", "field_majority")
 
 ASKED_CHUNKS = 6
 ASKED_CLAIMS = 3
-AUTO = "auto"  # the client chooses by the collection's embeddings
+AUTO = "auto"  # The client chooses according to the collection's embeddings.
 RETRIEVERS = {name.removeprefix("RETRIEVER_"): number for name, number in policy_pb2.Retriever.items() if number}
 
 
@@ -87,9 +87,9 @@ def ask_request(
         collection: Name of the collection.
         question: The question.
         retriever: "bm25", "keyword", "vector" or "hybrid"; the last two need a collection with embeddings.
-        max_chunks: Largest number of chunks that the model reads.
+        max_chunks: Maximum number of chunks that the model reads.
         filter: CEL expression over `metadata` and `source`; only documents that satisfy it are searched.
-        queries: Number of rewordings of the question to search for in addition, written by the model; at most 5.
+        queries: Number of rewordings of the question by the model to search for in addition; at most 5.
         hypothetical_document: Whether to search for a hypothetical answer by the model, too; needs "vector" or
             "hybrid".
         min_probability: Abstain if the probability that the chunks contain the answer is lower; None skips this check.
@@ -128,7 +128,7 @@ def ask_request(
 
 
 def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
-    """Make a user message of texts and images, in the given order.
+    """Make a user message from texts and images, in the given order.
 
     A path names an image file, and bytes are the content of an image: PNG, JPEG, WebP or GIF. Raises ValueError for any
     other content, and OSError for an unreadable file.
@@ -149,14 +149,14 @@ def user_message(*parts: str | bytes | Path) -> message_pb2.Message:
 
 
 def system_message(text: str) -> message_pb2.Message:
-    """Make a message of instructions, for a conversation that has some beside the request's `system`."""
+    """Make a message of instructions, for a conversation that needs more than the request's `system`."""
     return _checked(message_pb2.Message(role=message_pb2.ROLE_SYSTEM, content=text))
 
 
 def assistant_message(
     text: str = "", *, tool_calls: Sequence[message_pb2.ToolCall] = (), reasoning: str = ""
 ) -> message_pb2.Message:
-    """Make an earlier answer of the model: its text, its calls of tools, or both.
+    """Make an earlier answer of the model: its text, its tool calls, or both.
 
     Raises ValueError if a call has no name or no valid id.
     """
@@ -228,7 +228,7 @@ def vote_request(
         schema: JSON Schema, as a mapping or as text.
         n: Number of replicas; 0 selects 3.
         strategy: "majority", "strict_majority", "unanimity" or "field_majority".
-        min_agreement: Smallest fraction of `n` that the winner needs.
+        min_agreement: Minimum fraction of `n` that the winner needs.
         early_stop: Whether to stop decoding as soon as the winner is certain. The confidence is then a lower bound.
         system: System prompt.
         options: See Options.
@@ -260,8 +260,8 @@ def plan_request(
     Args:
         text_or_messages: The user's text, or messages that end with a user message.
         steps: Results of `plan_step`. The steps run in order unless a step has `depends_on`.
-        tools: Names of tools that the plan may use. An empty list allows those that `steps` name; without steps none,
-            except to the planner that asks the model, which may use every registered tool.
+        tools: Names of tools that the plan may use. An empty list allows the tools that `steps` name. Without steps, it
+            allows no tool, but a planner that asks the model may use every registered tool.
         system: System prompt of the infer steps.
         options: See Options.
     """
@@ -288,9 +288,9 @@ def plan_step(
 
     Args:
         name: Unique within the plan.
-        kind: "infer", "tool", "validate", "retrieve", "rerank", or a kind that the deployment registered.
-        depends_on: Names of the steps that this step needs. If no step has any, each step receives the output of the
-            previous step.
+        kind: "infer", "tool", "validate", "retrieve", "rerank", "wait", or a kind that the deployment registered.
+        depends_on: Names of the steps that this step needs. If no step depends on another, each step receives the
+            output of the previous step.
         schema: JSON Schema of the step's output, for infer and validate steps.
         parameters: The parameters of the step's kind, such as `prompt`, `tool`, `arguments`, `collection`.
     """
@@ -347,7 +347,7 @@ def decide_request(
 
     Args:
         text_or_messages: The input, as a text or as messages, which the model sees quoted.
-        questions: Results of `predicate`, `choice` and `score`. A text stands for a predicate.
+        questions: Results of `predicate`, `choice` and `score`. A text is short for a predicate.
         min_confidence: A decision with a lower confidence is an abstention.
         min_label_mass: A decision is an abstention if the total probability of its labels is lower.
         calibration: Name of a calibration of the deployment. If empty, no calibration applies.
@@ -380,7 +380,7 @@ def _described(name: str, answers: Answers) -> list[tuple[str | bool, str]]:
 
 
 def timeout_of(request: execution_pb2.SystemRequest) -> float:
-    """Return the timeout from the request's hints, in seconds, or 0 if the hints have no timeout."""
+    """Return the timeout in the request's hints, in seconds, or 0 if the hints have no timeout."""
     return duration_from_proto(request.hints.timeout)
 
 

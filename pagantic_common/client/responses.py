@@ -53,7 +53,7 @@ class Patience:
 
 
 async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
-    """Return the result of `send`, which is called again as long as it raises Unavailable and the patience lasts."""
+    """Return the result of `send`. Call it again as long as it raises Unavailable and the patience lasts."""
     while True:
         try:
             return await send()
@@ -63,7 +63,7 @@ async def answered(send: Callable[[], Awaitable[T]], patience: Patience) -> T:
 
 
 async def answered_stream(send: Callable[[], AsyncGenerator[T, None]], patience: Patience) -> AsyncGenerator[T, None]:
-    """Yield the items of `send`, which is called again as long as it raises Unavailable before its first item."""
+    """Yield the items of `send`. Call it again as long as it raises Unavailable before its first item."""
     begun = await answered(lambda: _begin(send()), patience)
     if begun is None:
         return

@@ -1,6 +1,6 @@
 """The client for programs without asyncio. It runs the asyncio client on an event loop in a separate thread.
 
-The thread starts at the first call of a process, so that a client which was made before a fork works in the child.
+Each process starts its thread at its first call, so a client that was created before a fork works in the child.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 ArgumentsP = ParamSpec("ArgumentsP")
-CHECK_S = 1.0  # between two checks whether the thread still runs
-# A lock of gRPC that was taken at the fork blocks the loop of the child forever.
+CHECK_S = 1.0  # Time between checks that the thread is still running.
+# A gRPC lock that was held at the fork blocks the child's loop forever.
 STUCK_S = 3.0
-# An event, the failure or the end (None) of a stream, or a call to make in the reading thread.
+# An event, the failure or the end (None) of a stream, or a call for the reading thread.
 _Item = event_pb2.ExecutionEvent | Exception | Callable[[], None] | None
 
 
@@ -53,7 +53,7 @@ def _blocking(
 
 
 class Client:
-    """Talks to an orchestrator, and may be shared by threads. Use it as a context manager, or call `close`.
+    """Calls an orchestrator, and may be shared by threads. Use it as a context manager, or call `close`.
 
     It has the methods of AsyncClient and raises the same errors.
     """
@@ -89,7 +89,7 @@ class Client:
     def close(self) -> None:
         """Close the connection within a few seconds, and end running calls. A second call does nothing.
 
-        In a forked process, this leaves the connection to the parent.
+        In a forked process, the method does not close the parent's connection.
         """
         self._is_closed = True
         thread = self._threads.pop(os.getpid(), None)
@@ -108,6 +108,10 @@ class Client:
     get_execution = _blocking(AsyncClient.get_execution)
     cancel = _blocking(AsyncClient.cancel)
     resume = _blocking(AsyncClient.resume)
+    signal = _blocking(AsyncClient.signal)
+    send_signal = _blocking(AsyncClient.send_signal)
+    list_waits = _blocking(AsyncClient.list_waits)
+    list_waits_page = _blocking(AsyncClient.list_waits_page)
     get_usage = _blocking(AsyncClient.get_usage)
     list_executions = _blocking(AsyncClient.list_executions)
     list_executions_page = _blocking(AsyncClient.list_executions_page)
@@ -189,7 +193,7 @@ class Client:
         system: str = "",
         **options: Unpack[Options],
     ) -> ValueT | StructuredResult[ValueT]:
-        """Return a value of `output_type` made from the text. See `AsyncClient.structured`."""
+        """Return a value of `output_type` that the model makes from the text. See `AsyncClient.structured`."""
         result: ValueT | StructuredResult[ValueT] = self._run(
             self._client.structured(  # type: ignore[call-overload]
                 text_or_messages,
@@ -297,11 +301,11 @@ class Client:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own. It runs in the process that made it, and in no child of a fork."""
+    """An event loop in a separate thread. It runs in the process that made it, and not in a child of a fork."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._unanswered_s: float | None = None  # since when the loop has not run a callback
+        self._unanswered_s: float | None = None  # The loop has not run a callback since this time.
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pagantic-client", daemon=True)
         self._thread.start()
@@ -310,7 +314,7 @@ class _LoopThread:
         """Run a coroutine on the loop, and return its result. Raises Unavailable if the loop ends meanwhile."""
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # the loop was closed by another thread
+        except RuntimeError:  # Another thread closed the loop.
             work.close()
             raise _closed() from None
         try:
@@ -330,7 +334,7 @@ class _LoopThread:
         """Return the next item that the loop puts into a queue. Raises the errors of `run`, and PreconditionFailed."""
         while True:
             if os.getpid() != self._pid:
-                check_not_forked()  # before the queue is read: items that came before a fork belong to the parent
+                check_not_forked()  # Items from before a fork belong to the parent, so this check precedes the read.
             with suppress(queue.Empty):
                 return items.get(timeout=CHECK_S)
             self._check_running()
@@ -353,13 +357,13 @@ class _LoopThread:
         """Cancel a task, and wait until it has ended."""
         if task.done() or not self._thread.is_alive():
             return
-        if threading.current_thread() is self._thread:  # the garbage collector runs in any thread
+        if threading.current_thread() is self._thread:  # The garbage collector runs in any thread.
             task.cancel()
             return
         self.run(_ended(task))
 
     def end(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine, cancel all tasks and stop. A coroutine or thread that is stuck is abandoned in the end."""
+        """Run a coroutine, cancel all tasks and stop. A coroutine or thread that stays stuck is left running."""
         ending = asyncio.run_coroutine_threadsafe(_closed_and_cancelled(closing), self._loop)
         try:
             with suppress(TimeoutError):
@@ -389,7 +393,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def _closed_and_cancelled(closing: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine, and then cancel the other tasks of this loop, so that readers of streams get an error."""
+    """Run a coroutine, and then cancel the other tasks of this loop, so that stream readers get an error."""
     await closing
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

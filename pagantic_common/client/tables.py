@@ -96,8 +96,8 @@ def timeline_table(events: Sequence[event_pb2.ExecutionEvent], *, width: int = P
 def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Table:
     """Return the rows of a timeline as a table for `width` columns.
 
-    If no event has an error, the error column is left out. A narrow table has one column for layer and action, and one
-    for what happened and its cause.
+    If no event has an error, the error column is omitted. A narrow table has a column for layer and action, and a
+    column for the details and the cause.
     """
     columns = COLUMNS
     cells = [row.cells for row in rows]
@@ -118,7 +118,7 @@ def rows_table(rows: Sequence[TimelineRow], *, width: int = PIPE_COLUMNS) -> Tab
 def usage_table(totals: Sequence[usage_total_pb2.UsageTotal], keys: Sequence[str] = ()) -> Table:
     """Return a table with a row for each total and a column for each of its keys, as `get_usage` names them.
 
-    Without keys they are session and model, and subject if a total has one. The cost is `-` if there is no price.
+    By default, the keys are session and model, and subject if a total has a subject. The cost is `-` without a price.
     """
     keys = keys or ("session", "model", *(["subject"] if any(total.subject for total in totals) else []))
     names = [key for key in ("session", "model", "subject") if key in keys]
@@ -160,7 +160,7 @@ def sessions_table(sessions: Iterable[session_pb2.Session], *, now_s: float) -> 
 
 
 def describe_age(seconds: float) -> str:
-    """Return a length of time in its largest whole unit, as in `5 min`."""
+    """Return a duration in its largest whole unit, as in `5 min`."""
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length_s:
             return f"{seconds / length_s:.0f} {unit}"
@@ -168,7 +168,7 @@ def describe_age(seconds: float) -> str:
 
 
 def list_table(columns: Sequence[str], *, right: Container[str] = ()) -> Table:
-    """Return an empty table with these columns. The columns in `right` are aligned to the right."""
+    """Return an empty table with these columns. The columns in `right` are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify=_justify(name, right), overflow="fold")
@@ -187,7 +187,7 @@ def cell(text: str) -> Text:
 
 
 def wide_console(*, stderr: bool = False) -> Console:
-    """Return a console that writes wide tables to a pipe or a file, instead of cutting them at 80 columns."""
+    """Return a console that writes wide tables to a pipe or a file, instead of truncating them at 80 columns."""
     console = Console(highlight=False, stderr=stderr)
     if not console.is_terminal:
         console.width = max(console.width, PIPE_COLUMNS)

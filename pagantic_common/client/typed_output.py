@@ -70,7 +70,7 @@ class OutputType(Generic[ValueT]):
         self._adapter: TypeAdapter[ValueT] = output_type
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the type. Objects allow no further keys unless the type allows extras."""
+        """Return the JSON Schema of the type. Objects do not allow additional keys unless the type allows extras."""
         schema: dict[str, Any] = _close_objects(self._adapter.json_schema())
         return schema
 
@@ -100,7 +100,7 @@ def refused(name: str, violations: Sequence[str]) -> PaganticError:
 def with_refusal(
     messages: Sequence[message_pb2.Message], answer: str, violations: Sequence[str]
 ) -> list[message_pb2.Message]:
-    """Return a conversation that asks for a corrected answer after the validators refused an answer."""
+    """Return a conversation that requests a corrected answer after the validators refused an answer."""
     lines = ["Your answer is not right:", *(f"- {violation}" for violation in violations[:20])]
     lines.append("Answer again, and give only the corrected answer.")
     return [
@@ -111,7 +111,7 @@ def with_refusal(
 
 
 def _close_objects(schema: Any) -> Any:
-    """Close every object schema that declares properties but does not say whether others are allowed.
+    """Close every object schema that declares properties but does not specify whether others are allowed.
 
     Parts of an `allOf` stay open, because each part would otherwise refuse the keys of the other parts.
     """

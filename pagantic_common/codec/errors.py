@@ -57,7 +57,7 @@ def failure_from_proto(error: error_pb2.SystemError) -> Failure:
 def _dump_details(details: Mapping[str, Any]) -> str:
     if not details:
         return ""
-    # A caller's JSON may hold a lone surrogate, which cannot be sent.
+    # A caller's JSON may contain a lone surrogate, which cannot be sent.
     return dump_json(dict(details)).encode(errors="replace").decode()
 
 

@@ -5,7 +5,7 @@ A Python enum has the names of the protobuf enum without their prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -30,13 +30,13 @@ class EnumCodec(Generic[NumberT, MemberT, UnknownT]):
 
     Args:
         proto_enum: The generated enum.
-        members: The Python enum. The prefix and a member's name together form a name in the generated enum.
+        members: The Python enum, or some of its members. The prefix and a member's name together form a generated name.
         prefix: The prefix of the generated names, as in `ROLE_`.
-        unknown: The result of decoding UNSPECIFIED or a number of a newer version.
+        unknown: The result of decoding UNSPECIFIED or a number from a newer version.
     """
 
     def __init__(
-        self, proto_enum: ProtoEnum[NumberT], members: type[MemberT], prefix: str, *, unknown: UnknownT
+        self, proto_enum: ProtoEnum[NumberT], members: Iterable[MemberT], prefix: str, *, unknown: UnknownT
     ) -> None:
         numbers = dict(proto_enum.items())
         self._unspecified = numbers[f"{prefix}UNSPECIFIED"]

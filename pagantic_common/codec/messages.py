@@ -29,7 +29,7 @@ _ROLES = EnumCodec(message_pb2.Role, Role, "ROLE_", unknown=None)
 SAFETIES = EnumCodec(message_pb2.ToolSafety, ToolSafety, "TOOL_SAFETY_", unknown=ToolSafety.EXTERNAL)
 _CHOICE_MODES = EnumCodec(message_pb2.ToolChoiceMode, ToolChoiceMode, "TOOL_CHOICE_MODE_", unknown=None)
 
-MAX_DURATION_S = 31_536_000
+MAX_DURATION_S = 366 * 86_400
 NANOS_PER_S = 1_000_000_000
 
 
@@ -55,10 +55,10 @@ def optional_duration_to_proto(seconds: float | None) -> Duration | None:
 
 
 def duration_from_proto(duration: Duration, field: str = "a duration") -> float:
-    """Decode to seconds. Raises InvalidRequest, naming the field, for a negative duration or more than a year."""
+    """Decode to seconds. Raises InvalidRequest, naming the field, for a negative duration or more than 366 days."""
     seconds = duration.seconds + duration.nanos / 1e9
     if not 0 <= seconds <= MAX_DURATION_S or not 0 <= duration.nanos < NANOS_PER_S:
-        raise InvalidRequest(f"{field} is {seconds:g} s: it must be from 0 to {MAX_DURATION_S} s, which is a year")
+        raise InvalidRequest(f"{field} is {seconds:g} s: it must be from 0 to {MAX_DURATION_S} s, which is 366 days")
     return seconds
 
 
@@ -234,7 +234,7 @@ def usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage:
 
 
 def optional_usage_to_proto(usage: TokenUsage) -> usage_pb2.TokenUsage | None:
-    """Encode usage for a field that stays unset if nothing was used."""
+    """Encode usage. The field stays unset if the usage is empty."""
     if usage == TokenUsage():
         return None
     return usage_to_proto(usage)

@@ -32,7 +32,7 @@ def guarantee_to_proto(guarantee: Guarantee) -> contract_pb2.Guarantee.ValueType
 
 
 def guarantee_from_proto(number: int) -> Guarantee:
-    """Decode a guarantee. A guarantee of a newer version becomes UNSPECIFIED."""
+    """Decode a guarantee. A guarantee from a newer version becomes UNSPECIFIED."""
     return _GUARANTEES.from_proto(number)
 
 

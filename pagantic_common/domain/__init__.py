@@ -1,1 +1,1 @@
-"""Core types. The package uses only the standard library, and has no I/O, no clock and no randomness."""
+"""Core types. The package uses only the standard library, without I/O, clocks or randomness."""

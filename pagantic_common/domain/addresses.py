@@ -1,4 +1,4 @@
-"""Hosts and ports, in the forms that gRPC, URLs, sockets, settings and shares of callers have for them."""
+"""Hosts and ports, in the forms that gRPC, URLs, sockets, settings and shares of callers use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IPV6_PREFIX: Final = 64  # A provider gives each of its customers a network of 
 
 
 def bare_host(host: str) -> str:
-    """Return a host in the form for sockets, which have no brackets around an IPv6 address."""
+    """Return a host in the form for sockets, without brackets around an IPv6 address."""
     return host.removeprefix("[").removesuffix("]")
 
 
@@ -27,12 +27,12 @@ def address_of(host: str, port: int) -> str:
 
 
 def caller_address(host: str, port: int) -> str:
-    """Return the address at which programs of this machine call a server that listens on a host."""
+    """Return the address for calls from this machine to a server that listens on a host."""
     return address_of(HOST if bare_host(host) in ANY_HOSTS else host, port)
 
 
 def peer_of(host: str) -> str:
-    """Return the name of the peer at an address. All addresses of an IPv6 network of 64 bits are one peer."""
+    """Return the name of the peer at an address. All addresses of an IPv6 /64 network are the same peer."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

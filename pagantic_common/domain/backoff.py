@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_MAX_EXPONENT = 60  # A larger exponent may overflow a float. Every wait has reached its maximum long before.
+_MAX_EXPONENT = 60  # A larger exponent may overflow a float. By then, every wait has reached its maximum.
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 REQUEST_TIMEOUT_S: Final = 120.0
 # The largest number of tokens that a model may write to judge an output. Budgets reserve the same number.
 MAX_VERDICT_TOKENS: Final = 704
-EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # the inference service's alias for its default embedding model
-PRIVATE_UMASK: Final = 0o077  # only the user may read files with callers' content
+EMBEDDING_MODEL: Final = "all-MiniLM-L6-v2"  # The inference service's alias for its default embedding model.
+PRIVATE_UMASK: Final = 0o077  # Only the user may read files with callers' content.
 SIGNING_KEY: Final = "PAGANTIC_ORCHESTRATOR_SIGNING_KEY_FILE"
 IDENTITY_VARIABLES: Final = (SIGNING_KEY, "PAGANTIC_VERIFYING_KEYS_FILE")
 
@@ -61,7 +61,7 @@ def path_of(variable: str, given: str) -> Path:
 def has_own_identity(environment: Mapping[str, str]) -> bool:
     """Return whether `pagantic up` makes the key pair of tenant tokens.
 
-    It does if callers need API keys and no variable names a file of a pair.
+    It makes the pair if callers need API keys and no variable names a key file.
     """
     auth = environment.get("PAGANTIC_ORCHESTRATOR_AUTH") or environment.get("PAGANTIC_AUTH")
     return auth == "keys" and not any(environment.get(name) for name in IDENTITY_VARIABLES)

@@ -11,7 +11,7 @@ MAX_CAUSES = 5
 
 
 class ErrorCategory(StrEnum):
-    """The parts of the system to which failures belong."""
+    """The parts of the system that failures belong to."""
 
     INFERENCE_FAILURE = "INFERENCE_FAILURE"
     TOOL_FAILURE = "TOOL_FAILURE"
@@ -55,6 +55,7 @@ class ErrorCode(StrEnum):
     ORCHESTRATION_DEPENDENCY_FAILED = "ORCHESTRATION_DEPENDENCY_FAILED"
     ORCHESTRATION_STEP_TIMEOUT = "ORCHESTRATION_STEP_TIMEOUT"
     ORCHESTRATION_NOT_ANSWERABLE = "ORCHESTRATION_NOT_ANSWERABLE"
+    ORCHESTRATION_TURN_WAITING = "ORCHESTRATION_TURN_WAITING"
     CONFIG_NO_ENGINE = "CONFIG_NO_ENGINE"
     CONFIG_SCHEMA_REQUIRED = "CONFIG_SCHEMA_REQUIRED"
     CONFIG_GRAMMAR_NOT_FOUND = "CONFIG_GRAMMAR_NOT_FOUND"
@@ -119,6 +120,7 @@ _NEVER_RETRYABLE = frozenset(
         ErrorCode.ORCHESTRATION_NO_CONSENSUS,
         ErrorCode.ORCHESTRATION_PLAN_REJECTED,
         ErrorCode.ORCHESTRATION_NOT_ANSWERABLE,
+        ErrorCode.ORCHESTRATION_TURN_WAITING,
         ErrorCode.CONFIG_NO_ENGINE,
         ErrorCode.CONFIG_SCHEMA_REQUIRED,
         ErrorCode.CONFIG_GRAMMAR_NOT_FOUND,
@@ -145,7 +147,7 @@ _NEVER_RETRYABLE = frozenset(
 class Failure:
     """A failure as a value. The contract's name for it, SystemError, is a built-in exception in Python.
 
-    `code` is None only for failures outside the taxonomy, such as an unknown session.
+    `code` is None only for failures without a code in the taxonomy, such as an unknown session.
     """
 
     code: ErrorCode | None
@@ -162,7 +164,7 @@ class Failure:
         return self.code.category
 
     def because_of(self, cause: Failure) -> Failure:
-        """Return this failure with `cause` and its causes as the chain, the nearest first and at most five in all."""
+        """Return this failure, caused by `cause` and its causes, the nearest first. At most five causes are kept."""
         chain = (replace(cause, caused_by=()), *cause.caused_by)
         return replace(self, caused_by=chain[:MAX_CAUSES])
 
@@ -191,7 +193,7 @@ class PaganticError(Exception):
         code: The taxonomy's code; None selects the default of the class.
         failure: A whole failure, given instead of the other arguments.
         details: Details that can be written as JSON.
-        retry_after_s: Time until a retry makes sense, seconds.
+        retry_after_s: Time until a retry makes sense, in seconds.
     """
 
     default_code: ClassVar[ErrorCode | None] = None
@@ -232,7 +234,7 @@ class MessageTooLarge(InvalidRequest):
 
 
 class NotFound(PaganticError):
-    """The request names something that does not exist."""
+    """The request names an object that does not exist."""
 
 
 class PreconditionFailed(PaganticError):
@@ -240,11 +242,11 @@ class PreconditionFailed(PaganticError):
 
 
 class Conflict(PaganticError):
-    """The request would create something that already exists and differs."""
+    """The request would create an object that already exists and differs."""
 
 
 class Aborted(PaganticError):
-    """Other work is in the way. The caller may resend the request when that work has ended."""
+    """Other work prevents the request. The caller may resend the request after that work has ended."""
 
 
 class Unauthenticated(PaganticError):

@@ -13,7 +13,7 @@ from pagantic_common.domain.errors import InvalidRequest
 MAX_IMAGES = 32
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
 MAX_PIXELS = 32_000_000
-# Only a model's encoder can count the tokens of an image. Other code uses this estimate, and limits use the maximum.
+# Only a model's encoder can count the tokens of an image. Limits use the maximum, and other code uses this estimate.
 ESTIMATED_TOKENS = 1024
 MOST_TOKENS = 4096
 _BEGINNINGS = {
@@ -62,7 +62,7 @@ def file_of(image: Image) -> bytes:
 
 
 def media_type_of(data: bytes) -> str:
-    """Return the media type that a file's first bytes show, or an empty string if no such image is accepted."""
+    """Return the media type that a file's first bytes indicate, or an empty string if the type is not accepted."""
     return next((name for name, beginning in _BEGINNINGS.items() if beginning.match(data)), "")
 
 
@@ -95,7 +95,7 @@ def check_image(image: Image, place: str) -> None:
 
 
 def check_count(count: int) -> None:
-    """Raise InvalidRequest if there are more images than a request may have."""
+    """Raise InvalidRequest if a request has too many images."""
     if count > MAX_IMAGES:
         raise InvalidRequest(
             f"the messages have {count} images, at most {MAX_IMAGES} are taken: leave older ones out, or begin a new "
@@ -133,7 +133,7 @@ def shifted(images: Sequence[Image], chars: int) -> tuple[Image, ...]:
 
 
 def moved(images: Sequence[Image], before: str, after: str) -> tuple[Image, ...]:
-    """Return the images of a text, moved to fit a text that replaces it.
+    """Return the images of a text, moved to fit the text that replaces it.
 
     An image before the first change keeps its position, and a later image keeps its distance from the end.
     """

@@ -37,8 +37,8 @@ class Message:
     """A message of a conversation.
 
     `cut` is set if a cancellation or a timeout cut the text short. `images` have positions in the content. `said_as` is
-    the caller's own word for the role, such as developer; it is stored, and models do not see it. A stored message that
-    was `removed` keeps its position and its role, and nothing else.
+    the caller's own word for the role, such as developer; it is stored, but models do not see it. A stored message that
+    was `removed` keeps only its position and its role.
     """
 
     role: Role
@@ -106,7 +106,7 @@ class ToolProgress:
 
 
 class Ending(Enum):
-    """The end of a call that was lost."""
+    """The ending of a lost call."""
 
     DONE = auto()
     NOT_RUN = auto()
@@ -115,7 +115,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LostCall:
-    """The end of a call that was lost, and its result if it is DONE."""
+    """The ending of a lost call, with its result if the ending is DONE."""
 
     ending: Ending
     content: str = ""
@@ -159,8 +159,8 @@ class ToolChoice:
 class ModelInfo:
     """A served model.
 
-    `size_bytes` and `digest` are the size and the identity of the model's file. They are 0 and empty if there is none,
-    because another engine serves the model or the name is that of a route.
+    `size_bytes` and `digest` are the size and the identity of the model's file. They are 0 and empty without a file,
+    because another engine serves the model or the name belongs to a route.
     """
 
     name: str
@@ -208,13 +208,13 @@ def _check_calls(message: Message, where: str) -> None:
 
 
 def _check_call_id(field: str, call_id: str) -> None:
-    """Raise InvalidRequest unless the id of a call, which may come from any system, is short and printable."""
+    """Raise InvalidRequest unless a call's id, which may come from any system, is short and printable."""
     if not 0 < len(call_id) <= MAX_CALL_ID_CHARS or not call_id.isprintable():
         raise InvalidRequest(f"{field} {call_id[:140]!r} must have 1 to {MAX_CALL_ID_CHARS} printable characters")
 
 
 def check_stored_message(message: Message, position: int, field: str) -> None:
-    """Raise InvalidRequest unless a message may take the place of a stored message: it is well formed or removed."""
+    """Raise InvalidRequest unless a message may replace a stored message: it must be well formed or removed."""
     if not message.removed:
         check_message(message, position, field)
     elif message != Message(message.role, removed=True):
@@ -245,6 +245,6 @@ def check_turn(messages: Sequence[Message]) -> None:
 
 
 def check_last_is_shown(messages: Sequence[Message]) -> None:
-    """Raise InvalidRequest if the last message is empty, since the model would answer the message before it."""
+    """Raise InvalidRequest if the last message is empty, because the model would answer the message before it."""
     if not messages[-1].is_shown:
         raise InvalidRequest(f"messages[{len(messages) - 1}] ({messages[-1].role}) is empty: send text")

@@ -14,7 +14,7 @@ SAMPLING_RANGES: Mapping[str, tuple[float, bool, float]] = {
     "top_p": (0.0, True, 1.0),
     "top_k": (0, False, 2**31 - 1),
     "min_p": (0.0, False, 1.0),
-    "repetition_penalty": (0.1, False, 2.0),  # divides logits: a divisor near 0 makes them infinite
+    "repetition_penalty": (0.1, False, 2.0),  # It divides logits, which a divisor near 0 would make infinite.
     "presence_penalty": (-2.0, False, 2.0),
     "frequency_penalty": (-2.0, False, 2.0),
 }
@@ -35,9 +35,9 @@ MAX_OPTIONS_BYTES = 16 * 1024
 
 
 def parse_options(field: str, text: str) -> dict[str, Any]:
-    """Return the options by name, none for an empty text.
+    """Return the options by name; empty for an empty text.
 
-    Raises InvalidRequest, which names `field`, for a text above 16 KiB or without a JSON object.
+    Raises InvalidRequest, which names `field`, for a text that exceeds 16 KiB or is not a JSON object.
     """
     if not text:
         return {}

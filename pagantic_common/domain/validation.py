@@ -10,7 +10,7 @@ from pagantic_common.domain.usage import TokenUsage
 
 
 class Stage(StrEnum):
-    """The stages of the constraint pipeline, in the order in which they run."""
+    """The stages of the constraint pipeline, in execution order."""
 
     DECODER_CONSTRAINT = "DECODER_CONSTRAINT"
     JSON_REPAIR = "JSON_REPAIR"
@@ -30,7 +30,7 @@ class StageOutcome(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """The guarantee that an output satisfies its schema, named by how it was achieved."""
+    """The guarantee that an output satisfies its schema. Each name states the method."""
 
     UNSPECIFIED = "UNSPECIFIED"
     ENFORCED = "ENFORCED"
@@ -41,7 +41,7 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A defect of an output. The path is empty for the root, and for an output that is text."""
+    """A defect of an output. The path is empty for the root and for an output in text form."""
 
     code: ErrorCode | None
     message: str

@@ -20,14 +20,14 @@ _MAX_PROBLEM_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """A problem with an argument. `argument` is empty for a problem with the arguments as a whole."""
+    """A problem with an argument. `argument` is empty for a problem with all the arguments."""
 
     argument: str
     problem: str
 
 
 class InvalidArguments(Exception):
-    """The arguments do not satisfy the schema. The exception holds at most ten violations."""
+    """The arguments do not satisfy the schema. The exception contains at most ten violations."""
 
     def __init__(self, *violations: ArgumentProblem) -> None:
         super().__init__("; ".join(violation.problem for violation in violations))
@@ -75,7 +75,7 @@ class ArgumentChecker:
             raise InvalidArguments(ArgumentProblem("", f"the arguments must be a JSON object, not {kind}"))
         try:
             violations = tuple(islice(self._find_problems(arguments), MAX_VIOLATIONS))
-        except ValueError:  # exceeds the validator's nesting limit, or has a lone surrogate
+        except ValueError:  # The arguments exceed the validator's nesting limit, or contain a lone surrogate.
             problem = ArgumentProblem("", "the arguments are nested too deeply or are not valid Unicode")
             raise InvalidArguments(problem) from None
         if violations:
@@ -110,7 +110,7 @@ def _wrong_value(name: str, error: jsonschema_rs.ValidationError) -> ArgumentPro
 
 
 def name_of(path: Iterable[str | int]) -> str:
-    """Return a path in the form `days[1].hour`. The path of the arguments as a whole is empty."""
+    """Return a path in the form `days[1].hour`. The path is empty for the whole arguments object."""
     name = ""
     for part in path:
         if isinstance(part, int):

@@ -17,7 +17,7 @@ def problem_at(text: str, offset: int, message: str) -> Problem:
 
 
 def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int]) -> list[Problem]:
-    """Return a missing root and undefined rules or, if there are none, left recursion."""
+    """Find a missing root and undefined rules or, if neither occurs, left recursion."""
     problems = []
     if "root" not in rules:
         problems.append(Problem("there is no rule named exactly 'root'"))
@@ -34,7 +34,7 @@ def find_problems(text: str, rules: Mapping[str, Node], starts: Mapping[str, int
 
 
 def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
-    """Return a cycle of rules in which each rule has the next rule leftmost, or an empty list if there is none.
+    """Return a cycle of rules in which each rule has the next rule leftmost, or an empty list without a cycle.
 
     The last rule has the first rule leftmost.
     """
@@ -43,7 +43,7 @@ def _find_left_cycle(rules: Mapping[str, Node]) -> list[str]:
     _remove_unreferenced(lefts)
     if not lefts:
         return []
-    # Each remaining rule is leftmost in another remaining rule, so walking backwards from any of them reaches a cycle.
+    # Each remaining rule is leftmost in another remaining rule, so walking backwards from any rule reaches a cycle.
     before = {target: name for name, targets in lefts.items() for target in targets}
     name = next(name for name in rules if name in lefts)
     path: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Translates sources into the engine's text for answers that quote consecutive words of the named sources.
+"""Translates sources into the engine's text for answers that quote consecutive words of the given sources.
 
 Theory of operation. A source is cut into blocks of half as many words as a quote may have. A quote begins at any word
 and may extend to the end of the next block. A terminal for each word and block describes how a quote continues after
@@ -73,7 +73,7 @@ def engine_text_of_citations(sources: Sequence[str], policy: CitationPolicy) -> 
         answers.append(_literal(ABSTENTION_JSON))
     if cited:
         claims = "claim"
-        if policy.max_claims > 1:  # the engine cannot express a repetition of at most 0 times
+        if policy.max_claims > 1:  # The engine cannot express a repetition of at most 0 times.
             claims += f' (", " claim){{0,{policy.max_claims - 1}}}'
         answers.append(f'{_literal(AFFIRMATION_JSON + _CLAIMS_KEY)} {claims} "]}}"')
         lines += [f"cited: {' | '.join(cited)}", _CLAIM, _TEXT]
@@ -105,7 +105,7 @@ def _quote_lines(number: int, source: str, policy: CitationPolicy) -> Iterator[s
         closing = runs[index].closing if index < len(runs) else ending
         return f" {_literal(closing)}?" if closing else ""
 
-    needed: dict[int, int] = {}  # the first run of each block that needs a terminal
+    needed: dict[int, int] = {}  # The first run of each block that needs a terminal.
     beginnings: dict[str, list[str]] = {}
     for first, end in quotes:
         block = boundaries[first].words // block_words
@@ -146,15 +146,15 @@ def _runs_of(source: str, boundaries: Sequence[Boundary]) -> tuple[list[_Run], s
 
 
 def _closing_of(source: str, boundary: Boundary) -> str:
-    """Return the optional end of a quote at a boundary, which follows the required end."""
+    """Return the optional end of a quote at a boundary. It follows the required end."""
     return source[boundary.ends[0] : boundary.ends[-1]].rstrip()
 
 
 def _escape(text: str) -> str:
-    """Return a text in the form that it has inside a JSON string."""
+    """Return a text as it appears inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _literal(text: str) -> str:
-    """Return a text as a literal of the engine's language, which allows no raw control characters."""
+    """Return a text as a literal of the engine's language, which does not allow raw control characters."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

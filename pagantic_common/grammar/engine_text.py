@@ -21,7 +21,7 @@ from pagantic_common.grammar.lark import to_lark
 from pagantic_common.grammar.problems import GrammarError, GrammarTooComplexError, Problem
 
 if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions  # exists only in the stub
+    from llguidance._lib import JsonCompileOptions  # This type exists only in the stub.
 
 __all__ = [
     "STACK_BYTES",
@@ -43,19 +43,19 @@ __all__ = [
 ITEM_SEPARATOR = ", "
 KEY_SEPARATOR = ": "
 MAX_REASON_CHARS = 400
-MAX_ENGINE_TEXT_BYTES = 256 * 1024  # The decoder accepts no larger constraint.
+MAX_ENGINE_TEXT_BYTES = 256 * 1024  # The decoder rejects larger constraints.
 MAX_BEGINNINGS = 64
 MAX_BEGINNING_CHARS = 1000  # counted in the prefix's JSON text
 STACK_BYTES = 256 * 1024 * 1024  # The engine recurses along chains of thousands of rules when it compiles.
-# These limits bound the cost of a mask and the size of its lexer: a decode step waits tens of milliseconds at most.
-# The engine's own limits are several times as wide, but the JSON Schema Test Suite decodes the same under both.
-# The engine does not limit the building of a lexer, so its callers do.
+# These limits bound the cost of a mask and the size of its lexer. A decode step waits at most tens of milliseconds.
+# The engine's limits are several times higher, but the JSON Schema Test Suite gives the same results under both.
+# The engine does not limit the building of a lexer, so its callers must.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
     max_lexer_states=20_000,
-    verbose_errors=False,  # verbose errors quote the output
+    verbose_errors=False,  # Verbose errors would quote the output.
 )
 # A text of bounded length needs about four states of 700 bytes for each character, so this limit allows 24,000
 # characters. A state of a pattern may be several times as large.
@@ -66,7 +66,7 @@ LIMITS_WITHOUT_PATTERN = LLParserLimits(
     max_lexer_states=100_000,
     verbose_errors=False,
 )
-_PATTERN = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"pattern(Properties)?"\s*:|\\u')  # an escape may hide a keyword
+_PATTERN = re.compile(r'^[^{]|"lark_grammar"\s*:\s*"|"pattern(Properties)?"\s*:|\\u')  # An escape may hide a keyword.
 _NOTHING = "NoExtensionBias"  # the engine's term for a grammar without a first character
 _QUOTED = re.compile(r'"[^"]*"|`[^`]*`|\'[^\']*\'')
 _LIMIT = re.compile(  # the engine's wording
@@ -79,7 +79,7 @@ def engine_text_of_schema(schema_json: str, *, lenient: bool = False) -> str:
 
     `lenient` drops keywords that the engine does not know and numbers that it cannot enforce, instead of rejecting
     them. Raises GrammarError if the text is not a JSON object or boolean, or cannot be enforced. Raises
-    GrammarTooComplexError if it is nested too deeply. Call check_engine_text to find other problems.
+    GrammarTooComplexError if it is nested too deeply. `check_engine_text` finds other problems.
     """
     schema = _read_schema(schema_json)
     options: JsonCompileOptions = {
@@ -112,7 +112,7 @@ def engine_text_of_gbnf(text: str) -> str:
 
 
 def engine_text_of_regex(pattern: str) -> str:
-    """Compile a regular expression for the whole output. Call check_engine_text to check whether it is valid."""
+    """Compile a regular expression for the whole output. `check_engine_text` checks whether it is valid."""
     text: str = LLMatcher.grammar_from_regex(pattern)
     return text
 
@@ -129,7 +129,7 @@ _BEGINNING_LINE = re.compile(f'^{_BEGINNING}(".{{0,{MAX_BEGINNING_CHARS - 2}}}")
 
 
 def check_engine_text(text: str) -> list[str]:
-    """Have the engine build the text and compute the first mask, and return the engine's warnings.
+    """Let the engine build the text and compute the first mask, and return the engine's warnings.
 
     Raises GrammarError with the engine's reason, or GrammarTooComplexError if the text exceeds a limit of the engine.
     """
@@ -161,7 +161,7 @@ def start_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def beginning_line(text: str) -> str:
-    """Return a line for a Lark grammar that names a prefix of outputs whose next mask is costly."""
+    """Return a line for a Lark grammar that names an output prefix with a costly next mask."""
     return f"{_BEGINNING}{json.dumps(text)}"
 
 
@@ -173,7 +173,7 @@ def find_beginnings(text: str) -> list[str]:
     beginnings: list[str] = []
     for line in _BEGINNING_LINE.findall(text)[:MAX_BEGINNINGS]:
         with suppress(JsonTextError):
-            beginnings.append(parse_json(line, is_rewritable=True))  # rejects lone surrogates
+            beginnings.append(parse_json(line, is_rewritable=True))  # Lone surrogates are rejected.
     return beginnings
 
 
@@ -181,7 +181,7 @@ def start_ready_matcher(text: str, tokenizer: LLTokenizer) -> LLMatcher:
     """Return a matcher as `start_matcher` does, after computing the costly masks that the text names."""
     matcher = start_matcher(text, tokenizer)
     for beginning in find_beginnings(text):
-        ahead = matcher.deep_copy()  # shares the lexer
+        ahead = matcher.deep_copy()  # The copy shares the lexer.
         for token in tokenizer.tokenize_str(beginning):
             if not ahead.consume_token(token):
                 break
@@ -211,7 +211,7 @@ def _read_schema(schema_json: str) -> dict[str, Any]:
 def _refusal(reason: str) -> GrammarError:
     reason = reason.split("<backtrace>", 1)[0].strip()
     problem = Problem(reason[:MAX_REASON_CHARS] or "the engine refuses it")
-    # The engine quotes the source in quotes, on later lines, or after "regex parse error". Only its own words count.
+    # The engine quotes the source in quotes, on later lines, or after "regex parse error". Only its own text counts.
     own_words = _QUOTED.sub("", reason.split("\n", 1)[0])
     if _LIMIT.search(own_words) and not own_words.startswith("regex parse error"):
         return GrammarTooComplexError(problem)

@@ -18,7 +18,7 @@ MAX_EXPRESSION_DEPTH = 100
 MAX_STEPS = 20_000_000
 _MAX_REASON_CHARS = 200
 _CHARS_OF_A_MEMBER = 1000
-_WORDS_OF_A_PATTERN = 500  # the library compiles a pattern again for each use
+_WORDS_OF_A_PATTERN = 500  # The library compiles a pattern again for each use.
 
 _LOOP = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter)\s*\(\s*(\w+)\s*,")
 _WORD = re.compile(r"\w+")
@@ -73,7 +73,7 @@ class _Cost:
 
     The library holds the interpreter lock while it evaluates, and cannot be stopped. The estimate assumes that all
     loops are nested, and that every word reads the largest possible value. Each plus, and each comma outside of loops,
-    can repeat a value, and a map makes a value for each member. Words in strings and comments count too, so that they
+    can repeat a value, and a map creates a value for each member. Words in strings and comments count too, so that they
     cannot hide steps from the estimate.
     """
 
@@ -138,7 +138,7 @@ def _syntax_error_of(expression: str) -> str:
 
 
 def _reason_of(error: Exception) -> str:
-    """Return the reason that an expression has no result, in plain words."""
+    """Return the reason why an expression has no result, in plain words."""
     message = first_line(error)
     if isinstance(error, KeyError):
         return f"there is no field {message}"

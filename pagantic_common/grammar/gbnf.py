@@ -39,7 +39,7 @@ def parse_gbnf(text: str) -> Grammar:
     """Parse GBNF. Raises GrammarError, which names every problem.
 
     A syntax error is reported alone. Otherwise, undefined rules, a missing root and left recursion are reported. If a
-    rule has two definitions, the last one applies, as in llama.cpp, and there is a warning.
+    rule has two definitions, the last definition applies, as in llama.cpp, with a warning.
     """
     parser = _Parser(text)
     try:
@@ -80,7 +80,7 @@ class _Group:
 
 
 def _join(kind: type[Sequence | Choice], nodes: list[Node]) -> Node:
-    """Return a node of this kind, or the only node itself if there is just one."""
+    """Return a node of this kind, or the node itself if there is only one."""
     if len(nodes) == 1:
         return nodes[0]
     return kind(tuple(nodes))
@@ -153,7 +153,7 @@ class _Parser:
         stack = [_Group(self.at)]
         while True:
             char = self.peek()
-            if char == "" or char in "\r\n":  # newlines inside a group were skipped as space
+            if char == "" or char in "\r\n":  # Newlines inside a group were skipped as space.
                 if len(stack) > 1:
                     raise self.fail("the group is not closed", stack[-1].start)
                 return stack[0].close()

@@ -10,9 +10,9 @@ from math import gcd
 from typing import Any
 
 MAX_SHOWN_CHARS = 200
-MAX_EXACT_INTEGER = 2**53  # doubles represent all integers up to this value exactly
-MAX_MULTIPLE_STATES = 10_000  # the engine builds this many states of a multipleOf in 20 ms, and a million in seconds
-MAX_COMBINED_STATES = 100_000  # the numbers of states multiply if several multiples apply to the same number
+MAX_EXACT_INTEGER = 2**53  # Doubles represent all integers up to this value exactly.
+MAX_MULTIPLE_STATES = 10_000  # The engine builds this many states of a multipleOf in 20 ms, and a million in seconds.
+MAX_COMBINED_STATES = 100_000  # The numbers of states multiply if several multiples apply to the same number.
 _MOST_DIGITS = 6  # More last digits would exceed MAX_MULTIPLE_STATES.
 
 Schema = dict[str, Any] | bool
@@ -29,7 +29,7 @@ class Dialect(StrEnum):
 
     @property
     def ignores_beside_ref(self) -> bool:
-        """Whether keywords beside a `$ref` are ignored."""
+        """Whether keywords next to a `$ref` are ignored."""
         return self in _BEFORE_2019_09
 
     @property
@@ -94,8 +94,8 @@ def schema_for_engine(schema: Schema, *, keeps_numbers: bool = True) -> Schema:
     """Return the schema without the keywords that have no meaning in its draft.
 
     The engine reads every keyword of every draft, and rejects an unknown `$schema`. Paths in the schema do not change,
-    so references remain valid. `keeps_numbers` decides whether keywords with numbers that the engine cannot enforce are
-    kept or left out.
+    so references remain valid. `keeps_numbers` keeps keywords with numbers that the engine cannot enforce, which are
+    otherwise dropped.
     """
     dialect, _ = read_dialect(schema)
     is_left_out = None if keeps_numbers else unenforceable_in(schema)
@@ -107,7 +107,7 @@ def at_path(schema: Any, path: str) -> Any:
     """Rewrite a schema's local references to stay valid when the schema is embedded at a path: `/properties/a`."""
     if isinstance(schema, list):
         return [at_path(item, path) for item in schema]
-    if not isinstance(schema, dict) or "$id" in schema:  # references use the schema's id instead
+    if not isinstance(schema, dict) or "$id" in schema:  # References use the schema's id instead.
         return schema
     return {key: _member_at_path(key, item, path) for key, item in schema.items()}
 
@@ -125,7 +125,7 @@ def _member_at_path(key: str, item: Any, path: str) -> Any:
 
 
 def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
-    """Return a predicate for this schema's keywords that have a number the engine cannot enforce.
+    """Return a predicate for the keywords of this schema with numbers that the engine cannot enforce.
 
     The engine would round such a number, or take seconds to build its automaton.
     """
@@ -142,7 +142,7 @@ def unenforceable_in(schema: Schema) -> Callable[[str, Any], bool]:
 
 
 def find_rounded_value(schema: Any) -> int | None:
-    """Return an integer in a `const` or `enum` that the engine would round, or None if there is none.
+    """Return an integer in a `const` or `enum` that the engine would round, or None.
 
     With a rounded integer, no output could be valid.
     """
@@ -153,7 +153,7 @@ def find_rounded_value(schema: Any) -> int | None:
 
 
 def find_costly_multiple(schema: Any) -> float | Decimal | None:
-    """Return a `multipleOf` whose automaton is too large to build, or None if there is none."""
+    """Return a `multipleOf` whose automaton is too large to build, or None."""
     is_unenforceable = unenforceable_in(schema)
     multiples = (value for key, value in _keywords(schema) if key == "multipleOf" and is_unenforceable(key, value))
     return next((value for value in multiples if _find_large_integer(value) is None), None)
@@ -269,7 +269,7 @@ _HOLDS_SCHEMAS = frozenset(
 
 
 def shorten(text: str) -> str:
-    """Return the text, cut to 200 characters."""
+    """Return the text, truncated to 200 characters."""
     if len(text) <= MAX_SHOWN_CHARS:
         return text
     return text[:MAX_SHOWN_CHARS] + "…"

@@ -1,8 +1,8 @@
 """Translates a Grammar into the Lark dialect of llguidance.
 
 Every terminal is a single character, and everything else is a rule. The engine's lexer always uses the longest match of
-a terminal: with `[a-z]+` as a terminal, `[a-z]+ "z"` would reject `az`. The engine's parser follows every reading of a
-rule.
+a terminal: with `[a-z]+` as a terminal, `[a-z]+ "z"` would reject `az`. The engine's parser, in contrast, follows every
+possible reading of a rule.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem and its position. Line and column count characters from 1, and are 0 if there is no position."""
+    """A problem and its position. Line and column count characters from 1, and are 0 without a position."""
 
     message: str
     line: int = 0
@@ -20,7 +20,7 @@ class Problem:
 
 
 class GrammarError(ValueError):
-    """The grammar, regular expression or schema cannot be compiled. `problems` holds every reason."""
+    """The grammar, regular expression or schema cannot be compiled. `problems` lists every reason."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))

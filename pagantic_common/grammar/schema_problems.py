@@ -1,4 +1,4 @@
-"""Describes the reason that a document does not satisfy its JSON Schema, independent of the schema's purpose."""
+"""Describes the reason why a document does not satisfy its JSON Schema, independent of the schema's purpose."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def unexpected_fields(error: jsonschema_rs.ValidationError, document: Any) -> Se
     if error.kind.name in ("additionalProperties", "unevaluatedProperties"):
         names: list[str] = error.kind.as_dict()["unexpected"]
         return names
-    # If an object allows no fields, the library reports a single false schema at the object.
+    # If an object does not allow fields, the library reports a single false schema at the object.
     if error.kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
         return list(_value_at(document, error.instance_path))
     return ()
 
 
 def describe_problem(error: jsonschema_rs.ValidationError) -> str:
-    """Return a phrase to follow the path of the value, such as "must be at least 3"."""
+    """Return a phrase to put after the path of the value, such as "must be at least 3"."""
     kind, details = error.kind.name, error.kind.as_dict()
     if kind in _LIMIT_TEXTS:
         return _LIMIT_TEXTS[kind].format(details["limit"])

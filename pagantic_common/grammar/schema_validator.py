@@ -29,7 +29,7 @@ _VALIDATORS: dict[Dialect, type[Validator]] = {
 
 
 class SchemaError(ValueError):
-    """The schema breaks the rules of its draft, or has a remote `$ref`. The message completes "the schema …".
+    """The schema violates the rules of its draft, or has a remote `$ref`. The message completes "the schema …".
 
     `pattern` is the invalid pattern, if a pattern is the reason.
     """
@@ -40,7 +40,7 @@ class SchemaError(ValueError):
 
 
 def build_validator(schema: Schema, *, ignore_formats: bool = False, mask: str | None = None) -> Validator:
-    """Make a validator for the schema's draft. Raises SchemaError if the schema is not valid.
+    """Return a validator for the schema's draft. Raises SchemaError if the schema is not valid.
 
     `mask` replaces values in the validator's messages.
     """

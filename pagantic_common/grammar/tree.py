@@ -44,14 +44,14 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """A sequence of the items. A sequence without items stands for the empty text."""
+    """A sequence of the items. A sequence without items represents the empty text."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice of exactly one of the options."""
+    """A choice of exactly one option."""
 
     options: tuple[Node, ...]
 
@@ -124,7 +124,7 @@ def finite_rules(rules: Mapping[str, Node]) -> frozenset[str]:
 def _least_fixpoint(rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]) -> frozenset[str]:
     """Return the rules for which `holds` is true.
 
-    A rule is examined again only after `holds` becomes true for a rule that it references.
+    A rule is only examined again after `holds` becomes true for a rule that it references.
     """
     users: dict[str, set[str]] = {}
     for name, node in rules.items():

@@ -1,7 +1,7 @@
 """The interface of guards: plug-ins in the entry point group `pagantic.guards`. It is independent of its callers.
 
-An entry point names a function that accepts the options in the guards file as a mapping, and returns a guard. For
-unusable options it raises ValueError with a message for the operator. Guards run in worker processes, without network.
+An entry point names a function that maps the options in the guards file to a guard. For unusable options, the function
+raises ValueError with a message for the operator. Guards run in worker processes without network access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GuardStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A part of a text: the characters from `start` up to, but not including, `end`. `kind` reveals no text."""
+    """A part of a text: the characters from `start` up to, but not including, `end`. `kind` does not reveal text."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class GuardTraits:
     """The requirements and abilities of a guard.
 
     Attributes:
-        window: The largest number of characters in a finding that contains a space, or 0 if the guard judges a text as
+        window: The maximum number of characters in a finding that contains a space, or 0 if the guard judges a text as
             a whole. This many characters of a streaming text are held back.
         can_redact: Whether the findings may be cut out of a text, so that the rest may pass.
         reads_untrusted_only: Whether the guard reads only the texts of users and tools, not the texts of the

@@ -1,11 +1,11 @@
 """Redacts a whole text, or a text that arrives in pieces, so that no part of a finding is released.
 
 Theory of operation. A streaming text is checked whenever it has grown by STRIDE characters. The checked window reaches
-from some characters before the end of the released text to the last character. Text that may belong to an incomplete
+from a few characters before the end of the released text to the last character. Text that may belong to an incomplete
 finding is held back: the last `window` characters, an unfinished word, and a finding that is not settled.
 
 Invariants:
-    1. The windows depend only on the text and not on its pieces: any division into pieces yields the same text.
+    1. The windows depend only on the text, not on its division into pieces, so any division yields the same text.
     2. No character of a finding is released once the finding was in a window. Each window reaches `window` characters
        beyond the text that is released after it.
 """
@@ -86,7 +86,7 @@ class TextStream:
     def __init__(self, window: int) -> None:
         self._window = window
         self._text = ""  # starts at position `_base`; the pieces follow
-        self._pieces: list[str] = []  # joining each piece at once would take quadratic time
+        self._pieces: list[str] = []  # Joining each piece immediately would take quadratic time.
         self._base = 0
         self._begin = 0  # start of the next window
         self._out = 0  # the text from this position onwards is held back
@@ -126,7 +126,7 @@ class TextStream:
         window = self.next_window()
         if window is None:
             return Redacted("")
-        is_last = not self._window or self._due > self._length  # no other window precedes the end
+        is_last = not self._window or self._due > self._length  # This is the last window.
         before = self._out - self._begin  # characters already released
         text = window.text[before:]
         merged = merge(
@@ -154,13 +154,13 @@ class TextStream:
         self._out += size
         self._begin = max(self._begin, self._out - self._window)
         done = self._begin - self._base
-        if 2 * done > len(self._text):  # dropping released text each time would take quadratic time
+        if 2 * done > len(self._text):  # Dropping released text each time would take quadratic time.
             self._text = self._text[done:]
             self._base = self._begin
 
 
 def _word_start(text: str, end: int) -> int:
-    """Return the start of the word that ends at `end`, or `end` if there is no word or it is too long."""
+    """Return the start of the word that ends at `end`, or `end` if there is no word or the word is too long."""
     start = end
     while start and text[start - 1] in _WORD and end - start < _MAX_WORD:
         start -= 1

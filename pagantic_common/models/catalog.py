@@ -17,7 +17,7 @@ class CatalogModel(BaseModel):
     """A model of the catalog, in a single package or split into parts of equal size; the last part may be shorter.
 
     Attributes:
-        package: Name of the package; `{part}` stands for the number of the part, from 1.
+        package: Name of the package; `{part}` is a placeholder for the number of the part, from 1.
         member: End of the file name, inside the package, of the model or of its part.
         part_bytes: Size of a part, or 0 for a model in a single package.
     """
@@ -79,7 +79,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question that suggests the known names with this prefix or, if none, with a similar spelling.
+    """Return a question that suggests the known names with this prefix or, failing that, with a similar spelling.
 
     Returns an empty string if no name is similar.
     """

@@ -1,9 +1,9 @@
-"""The folder of pulled models: each has a file and a manifest under its name, whatever its source.
+"""The folder of pulled models. Each model has a file and a manifest under its name, whatever its source.
 
 Several processes may use a folder at once:
 
 1. A model counts as pulled if its manifest exists. The manifest is written last and removed first.
-2. Files get their names by a rename within the folder, so that a name never stands for an incomplete file.
+2. Files get their names by a rename within the folder, so that a named file is never incomplete.
 3. The partial file of a pull is named by the SHA-256 of the complete file, and belongs to the holder of its lock.
 4. A service holds a shared lock on each file that it serves. A model is removed only under an exclusive lock.
 """
@@ -89,7 +89,7 @@ class ModelFolder:
         return [model for model in map(self.find, names) if model is not None]
 
     def find_content(self, sha256: str) -> PulledModel | None:
-        """Return a pulled model with this content under any name, or None if there is none."""
+        """Return a pulled model with this content under any name, or None."""
         return next((model for model in self.models() if model.sha256 == sha256), None)
 
     def unfinished_bytes(self) -> int:
@@ -198,7 +198,7 @@ def serving(files: Iterable[Path]) -> Iterator[None]:
     """Prevent `pagantic rm` from removing the given model files inside the block; unreadable files are skipped."""
     with ExitStack() as stack:
         for path in files:
-            with suppress(OSError):  # an unreadable file is reported where it is loaded
+            with suppress(OSError):  # An unreadable file is reported where it is loaded.
                 _try_lock(stack.enter_context(path.open("rb")), fcntl.LOCK_SH)
         yield
 
@@ -244,7 +244,7 @@ def _delete(file: Path, folder: Path) -> int:
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the total size of all files below a folder. Files may appear and disappear meanwhile."""
+    """Return the total size of all files under a folder. Files may appear or disappear while it runs."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -21,7 +21,7 @@ class NotGguf(ValueError):
 
 
 def read_gguf_header(path: Path) -> dict[str, str]:
-    """Return the metadata as text, with booleans as true and false. Arrays are left out.
+    """Return the metadata as text, with booleans as true and false. Arrays are omitted.
 
     Raises NotGguf if the file is invalid or a value exceeds the limits of this module, and OSError if it is unreadable.
     """

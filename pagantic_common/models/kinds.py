@@ -9,7 +9,7 @@ SCORE_PAIRS = "score_pairs"
 CHAT_CAPABILITIES = ("chat", "tools", "json_schema", "gbnf")
 TEXT_CAPABILITIES = ("json_schema", "gbnf")
 
-# These are values of llama.cpp's enumeration of poolings.
+# These are values of llama.cpp's enumeration of pooling types.
 _NO_POOLING = ("", "0")
 _RANK_POOLING = "4"
 

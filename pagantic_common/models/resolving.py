@@ -1,4 +1,4 @@
-"""Finds the file that a setting denotes: a path, or the name of a pulled model."""
+"""Finds the file for the value of a setting: a path, or the name of a pulled model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_MODEL = "none"
 
 
 def model_file(given: str) -> str:
-    """Return the path of a model file. A value that has a slash or the suffix of GGUF files is a path.
+    """Return the path of a model file. A value with a slash or the suffix of GGUF files is a path.
 
     Raises ValueError, with the user's next step, if a name was not pulled.
     """

@@ -22,7 +22,7 @@ HOSTS_VARIABLE = "PAGANTIC_MODELS_HOSTS"
 class ModelSettings(BaseSettings):
     """The settings of `pagantic pull`, read from the environment as PAGANTIC_MODELS_<NAME>.
 
-    `folder` is declared here so that its name is known and its value is checked before anything starts. Other code
+    `folder` is declared here so that its name is known and its value is checked before any service starts. Other code
     calls `models_folder`, which reads no other setting and is therefore fast enough for shell completion.
     """
 

@@ -1,1 +1,1 @@
-"""The only code that starts a server, opens a channel or makes a call, and the only table of statuses."""
+"""Starts servers, opens channels, makes calls, and maps errors to statuses. No other code does any of these."""

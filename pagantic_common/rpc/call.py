@@ -1,6 +1,6 @@
 """Calls of other services: propagates the remaining deadline and the correlation, and restores errors.
 
-These are plain functions around a stub's method. An aio interceptor needs a task for each call and layer, and a
+These are plain functions around a stub's method, because an aio interceptor needs a task for each call and layer, and a
 streaming interceptor hides the call that must be cancelled.
 
 When grpcio sends a stream of requests, it loses the status of a server that ends the call early: the failed write
@@ -33,14 +33,14 @@ from pagantic_common.telemetry.names import (
 from pagantic_common.telemetry.scope import current_deadline, current_scope
 from pagantic_common.telemetry.tracing import TRACEPARENT_KEY, current_traceparent, is_recording, note_error, span
 
-# gRPC's own deadline ends a call that has no answer. A call that outlives it by this time is ended without gRPC.
+# gRPC's own deadline ends an unanswered call. A call that exceeds it by this time is ended without gRPC.
 GRACE_S: Final = 1.0
 STATUS_POLL_S: Final = 0.01
 STATUS_POLLS: Final = 100
-_FAILED_WRITE: Final = "Internal error from Core"  # grpcio's wording
+_FAILED_WRITE: Final = "Internal error from Core"  # The wording of grpcio.
 
 ResponseT = TypeVar("ResponseT")
-# These are texts because the classes of older versions of grpcio take no parameters at run time.
+# These types are strings, because the classes of older versions of grpcio take no parameters at run time.
 StreamMethod: TypeAlias = (
     "grpc.aio.UnaryStreamMultiCallable[Any, ResponseT] | grpc.aio.StreamStreamMultiCallable[Any, ResponseT]"
 )
@@ -109,7 +109,7 @@ def _span_of(method: object) -> Iterator[Span]:
 
 def method_path(method: object) -> str:
     """Return the full name of a stub's method, package.Service/Method."""
-    path: bytes = getattr(method, "_method", b"")  # gRPC has no public name for it
+    path: bytes = getattr(method, "_method", b"")  # gRPC has no public name for the path.
     return path.decode().removeprefix("/")
 
 
@@ -133,7 +133,7 @@ async def call_stream(
     To leave early, close the generator (contextlib.aclosing), which cancels the call.
 
     With `finishes_reads`, a read in progress completes if the task is cancelled, and ends with the call's time even if
-    gRPC is stuck. That needs a task for each response. Without `finishes_reads`, grpcio leaks some memory for each
+    gRPC is stuck. This needs a task for each response. Without `finishes_reads`, grpcio leaks some memory for each
     cancelled read (grpc/grpc#43360).
     """
     async with opened_stream(service, method, request, timeout_s, credentials) as opened:
@@ -158,7 +158,7 @@ def opened_stream(
 
 
 async def _finished_reads(call: StreamCall[ResponseT], timeout_s: float | None) -> AsyncGenerator[ResponseT, None]:
-    """Yield the responses of a call. Raises TimeoutError if a read lasts beyond the call's time."""
+    """Yield the responses of a call. Raises TimeoutError if a read exceeds the call's time."""
     end_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + GRACE_S
     while True:
         async with asyncio.timeout_at(end_s):
@@ -177,14 +177,14 @@ class OpenCall(Generic[ResponseT]):
 
     @property
     def status(self) -> grpc.StatusCode | None:
-        """The status with which the server ended the call, or None if it has not ended."""
+        """The server's final status of the call, or None if the call has not ended."""
         if not self.responses.done():
             return None
         code: grpc.StatusCode = _value_of(self.responses.code())
         return code
 
     def note_end(self, call: Any) -> None:
-        """Note the server's status. grpcio also calls this for the status of a failed write."""
+        """Record the server's status. grpcio also calls this method for the status of a failed write."""
         code, details = _value_of(call.code()), _value_of(call.details())
         if details != _FAILED_WRITE:
             metadata = _value_of(call.initial_metadata()), _value_of(call.trailing_metadata())
@@ -211,7 +211,7 @@ class OpenCall(Generic[ResponseT]):
                 await writing
 
     async def error_of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error with which the server ended the call. It may arrive shortly after a failed write."""
+        """Return the server's error that ended the call. It may arrive shortly after a failed write."""
         for _ in range(STATUS_POLLS):
             if error.details() != _FAILED_WRITE:
                 return error
@@ -222,7 +222,7 @@ class OpenCall(Generic[ResponseT]):
 
 
 def _value_of(known: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that does not need to wait, or None if it does."""
+    """Return the result of a coroutine that does not need to wait, or None if it needs to wait."""
     try:
         known.send(None)
     except StopIteration as end:
@@ -257,7 +257,7 @@ async def _write_all(call: Any, requests: AsyncIterable[Any]) -> None:
             await call.write(request)
         await call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        return  # the call has ended; its reader receives the status
+        return  # The call has ended, and its reader receives the status.
     except Exception:
         call.cancel()
         raise

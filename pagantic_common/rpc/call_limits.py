@@ -1,4 +1,4 @@
-"""Limits the calls and the side streams that a server runs, and divides the calls among tenants and their callers."""
+"""Limits the calls and side streams that a server runs, and divides the calls among tenants and their callers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pagantic_common.domain.errors import ErrorCode, Overloaded
 BUSY_RETRY_AFTER_S = 1.0
 MAX_SIDE_STREAMS_PER_CONNECTION = 4
 MAX_SIDE_STREAMS_PER_HOST = 256
-CALLER_WEIGHT = 1.0  # A caller that is alone gets a half.
+CALLER_WEIGHT = 1.0  # A single active caller gets half of the calls.
 
 
 class CallLimits:
     """Counts running calls and side streams.
 
-    Side streams belong to gRPC's own services: health watches and reflection. They use few resources and never end, so
+    Side streams belong to gRPC's own services: health watches and reflection. They use few resources but never end, so
     they do not count as calls.
 
     Args:
-        max_calls: Largest number of running calls.
-        max_calls_per_host: Largest number of running calls from a single host.
-        max_bytes: Largest total size of the requests of running calls, in bytes. A single request may be larger.
+        max_calls: Maximum number of running calls.
+        max_calls_per_host: Maximum number of running calls from a single host.
+        max_bytes: Maximum total size of the requests of running calls, in bytes. A single request may be larger.
     """
 
     def __init__(self, max_calls: int, max_calls_per_host: int, max_bytes: int) -> None:
@@ -65,7 +65,7 @@ class CallLimits:
     def begin_side_stream(self, peer: str) -> None:
         """Count a stream of gRPC's own services. Raises Overloaded if a limit is exceeded."""
         host = host_of(peer)
-        is_of_one_connection = host != peer  # all callers of a socket file have the same name
+        is_of_one_connection = host != peer  # All callers of a socket file have the same name.
         if is_of_one_connection and self._streams_of_connection[peer] >= MAX_SIDE_STREAMS_PER_CONNECTION:
             raise _busy(f"the connection already has {MAX_SIDE_STREAMS_PER_CONNECTION} health or reflection streams")
         if self._streams_of_host[host] >= MAX_SIDE_STREAMS_PER_HOST:
@@ -103,13 +103,13 @@ def _decrement(counter: Counter[str], key: str) -> None:
 class CallShares:
     """Divides the running calls among tenants, and among the callers of tenants, in total and of each host.
 
-    Behind a gateway all calls come from one host, so a tenant may not fill the places of a host either. Callers of a
-    service without authentication share with nobody. Other services of the system are no callers of a tenant: their
-    calls count for the tenant alone.
+    Behind a gateway, all calls come from one host, so a tenant may not fill the places of a host either. Callers of a
+    service without authentication do not share. Other services of the system are not callers of a tenant: their calls
+    count only for the tenant.
 
     Args:
-        max_calls: Largest number of running calls.
-        max_calls_per_host: Largest number of running calls from a single host.
+        max_calls: Maximum number of running calls.
+        max_calls_per_host: Maximum number of running calls from a single host.
     """
 
     def __init__(self, max_calls: int, max_calls_per_host: int) -> None:
@@ -119,7 +119,7 @@ class CallShares:
 
     @contextmanager
     def held(self, peer: str, caller: Principal) -> Iterator[None]:
-        """Count an admitted call of a gRPC peer. Raises Overloaded if the tenant or the caller has its share."""
+        """Count an admitted call of a gRPC peer. Raises Overloaded if the tenant or the caller has used its share."""
         tenant = caller.sharing_tenant
         if tenant is None:
             yield
@@ -143,7 +143,7 @@ class CallShares:
 
 
 class _Places:
-    """Places for calls, which tenants share, and callers."""
+    """Places for calls, shared among tenants and callers."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -155,7 +155,7 @@ class _Places:
         return self._of_tenants.free == self._count
 
     def shares_of(self, tenant: str, caller: Principal) -> Iterator[tuple[Shares, str]]:
-        """Yield the shares of which a call takes a place, each with its owner."""
+        """Yield the shares in which a call takes a place, each with its owner."""
         yield self._of_tenants, tenant
         if caller.kind is not PrincipalKind.SERVICE:
             # A caller without a key is known by its name.

@@ -2,7 +2,7 @@
 
 gRPC for asyncio does not survive a fork: its thread does not run in the child, which would wait forever. The channels
 in the child share their sockets with the channels of the parent. If the child freed or closed them, it would disturb
-the parent. A child therefore keeps the channels of its parent, and opens none.
+the parent. A child therefore keeps the channels of its parent open, and does not open channels.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if sys.platform != "win32":
 
 
 def is_child() -> bool:
-    """Return whether this process was forked from a process that had loaded this module."""
+    """Return whether this process was forked after its parent had loaded this module."""
     return _is_child
 
 
 def is_forked() -> bool:
-    """Return whether this process was forked from a process that had opened a channel."""
+    """Return whether this process was forked after its parent had opened a channel."""
     return _is_forked
 
 
 def check_not_forked() -> None:
-    """Raise PreconditionFailed in a process that was forked from a process that had opened a channel."""
+    """Raise PreconditionFailed in a process that was forked after its parent had opened a channel."""
     if _is_forked:
         raise forked()
 
 
 def forked() -> PreconditionFailed:
-    """Return the error of a call that a forked process cannot make."""
+    """Return the error for a call that a forked process cannot make."""
     return PreconditionFailed(
         "this process was forked from a process that had used gRPC, which does not survive a fork: make the first "
         "call after the fork (gunicorn without --preload), or start processes by spawn or forkserver"
@@ -66,27 +66,27 @@ def forked() -> PreconditionFailed:
 
 
 def channel_options(max_message_bytes: int, waits: Collection[str] = (), replica_of: str = "") -> list[tuple[str, Any]]:
-    """Return the options of a channel. Reconnects are quick, so that a restarted service is soon in use."""
+    """Return the options of a channel. Reconnects are fast, so that a restarted service is soon in use again."""
     options: list[tuple[str, Any]] = []
     if replica_of:
         options += [("grpc.default_authority", replica_of), ("grpc.ssl_target_name_override", replica_of)]
     return [
         *options,
         ("grpc.service_config", service_config(waits, may_retry=not replica_of)),
-        ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # requests of any size can be retried
+        ("grpc.per_rpc_retry_buffer_size", max_message_bytes),  # Requests of any size can be retried.
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
-        # Each channel has its own connection, because a server limits the streams of a connection. With several
-        # services in one process, a call could otherwise wait for a stream that it holds itself.
+        # Each channel has its own connection, because a server limits the streams of a connection. Otherwise, in a
+        # process with several services, a call could wait for a stream that it holds itself.
         ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_http_proxy", 0),  # services are on the internal network; proxies are for outside addresses
-        # A frozen or disconnected process keeps its connection open: only an unanswered ping reveals it.
+        ("grpc.enable_http_proxy", 0),  # Services are on the internal network; proxies are for outside addresses.
+        # A frozen or disconnected process keeps its connection open, so only an unanswered ping reveals it.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
-        ("grpc.http2.ping_timeout_ms", 5_000),  # This timeout decides; its default is a minute.
+        ("grpc.http2.ping_timeout_ms", 5_000),  # This timeout decides. Its default is a minute.
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # Despite its name, this also limits each connection attempt: a busy peer sends its first frame late.
+        # Despite its name, this also limits each connection attempt, because a busy peer sends its first frame late.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.max_reconnect_backoff_ms", round(MAX_RECONNECT_S * 1000)),
         ("grpc.dns_min_time_between_resolutions_ms", 2_000),
@@ -101,12 +101,12 @@ def open_channel(
     credentials: grpc.ChannelCredentials | None = None,
     replica_of: str = "",
 ) -> grpc.aio.Channel:
-    """Open a channel that connects on first use, in plain text if there are no credentials.
+    """Open a channel that connects on first use, in plain text without credentials.
 
     Raises PreconditionFailed as `check_not_forked` does.
 
     gRPC does not retry refused calls of the methods in `waits`, because these calls queue for capacity of the service.
-    A channel to a single replica retries no call; `replica_of` is then the host of the service.
+    A channel to a single replica does not retry calls; `replica_of` is then the host of the service.
     """
     global _has_opened  # noqa: PLW0603 - the state belongs to the process
     check_not_forked()

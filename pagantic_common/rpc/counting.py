@@ -1,7 +1,7 @@
 """Limits the entries of every list in a request, before any other code reads the request.
 
-A list of empty messages takes two bytes an entry on the wire, and hundreds of bytes and some work an entry once it is
-decoded, so the size of a message alone bounds neither memory nor time. Services may accept fewer entries.
+An empty message in a list takes two bytes on the wire, but hundreds of bytes and some work once it is decoded. The size
+of a message alone therefore does not limit memory or time. Services may accept fewer entries.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-# Of all lists and maps of a message together. Lists of numbers do not count, because they take little memory.
+# The limit for all lists and maps of a message together. Lists of numbers take little memory and do not count.
 MAX_ENTRIES = 65_536
 MAX_TOKENS = 1 << 20
 
-# The largest number of entries of each repeated field, by the full names of the message and the field, without
-# `pagantic.` and without the version. Every repeated field that a request can hold is here.
+# Maps each repeated field to its maximum number of entries, by the full names of the message and the field without
+# `pagantic.` and the version. The table contains every repeated field that a request can contain.
 _LIMITS: Mapping[str, Mapping[str, int]] = {
     "common.Message": {"tool_calls": 128, "parts": 1024},
     "common.ToolDefinition": {"requires": 32},
@@ -69,7 +69,7 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
     "context.BuildContextRequest": {"chunks": 1000, "more_queries": 8},
     "context.RerankPolicy": {"scorers": 8},
     "rerank.RerankRequest": {"chunks": 1000, "scorers": 8},
-    "inference.ChatPrompt": {"messages": 65_536, "tools": 1024},  # the messages are a turn and its stored conversation
+    "inference.ChatPrompt": {"messages": 65_536, "tools": 1024},  # The messages are a turn and its stored conversation.
     "inference.Sampling": {"logit_bias": 1024},
     "inference.InferRequest": {"stop": 16, "said_tokens": MAX_TOKENS},
     "inference.PromptPrefixes": {"keys": 1024},
@@ -99,9 +99,9 @@ _ADVICE: Mapping[str, str] = {
 
 
 def objection_of(message: Message) -> str:
-    """Return the reason that a message has too many entries, or an empty string.
+    """Return the objection to a message with too many entries, or an empty string.
 
-    The reason is a sentence that names the field by its path, the number of entries and the limit.
+    The objection is a sentence that names the field by its path, the number of entries and the limit.
     """
     walk = _Walk()
     if not (reason := walk.visit(message)):
@@ -111,11 +111,11 @@ def objection_of(message: Message) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A repeated field, or a field whose message can hold repeated fields.
+    """A repeated field, or a field whose message can contain repeated fields.
 
     Attributes:
-        limit: Largest number of entries, or None for a field that no request has.
-        has_lists: Whether the field's messages can hold repeated fields.
+        limit: Maximum number of entries, or None for a field that does not occur in requests.
+        has_lists: Whether the field's messages can contain repeated fields.
         is_counted: Whether the entries count for MAX_ENTRIES.
     """
 
@@ -129,7 +129,7 @@ class _Field:
 
 
 class _Walk:
-    """Visits the repeated fields of one message, and counts their entries.
+    """Visits the repeated fields of a message, and counts their entries.
 
     Attributes:
         entries: The number of entries so far.
@@ -141,7 +141,7 @@ class _Walk:
         self.path: list[str] = []
 
     def visit(self, message: Message) -> str:
-        """Return the reason that a list of the message has too many entries, or an empty string."""
+        """Return the objection to a list of the message with too many entries, or an empty string."""
         for field in _fields_of(message.DESCRIPTOR):
             if not field.is_repeated:
                 if message.HasField(field.name) and (reason := self.visit(getattr(message, field.name))):
@@ -172,7 +172,7 @@ class _Walk:
 
 @cache
 def _fields_of(descriptor: Descriptor) -> tuple[_Field, ...]:
-    """Return the fields through which a message holds lists."""
+    """Return the fields that can contain lists, directly or in their messages."""
     fields = []
     for field in descriptor.fields:
         has_lists = _holds_lists(_message_of(field), frozenset())

@@ -1,4 +1,4 @@
-"""gRPC's health service for a server whose watchers may be slow, hostile or gone.
+"""gRPC's health service, for a server with slow, hostile or vanished watchers.
 
 The service of grpcio-health-checking writes to each watcher while it holds the lock that every change needs. A single
 watcher that does not read would block every change, and keep the server from stopping.
@@ -28,7 +28,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._statuses: dict[str, int] = {}
-        self._changed = asyncio.Event()  # replaced at each change
+        self._changed = asyncio.Event()  # Replaced at each change.
         self._is_stopping = False
 
     def status_of(self, name: str) -> int | None:

@@ -1,9 +1,9 @@
-"""A called service: calls wait while it starts or restarts, and are refused while it is gone.
+"""A called service: calls wait while it starts or restarts, and are refused while it is away.
 
-gRPC decides about immediate retries (`service_config`); this module decides about longer waits. A call is made once a
-connection reports that the service is serving. This wait is limited by the caller's deadline and the peer's
-patience. An unanswered call is repeated after such a wait only if it changes nothing. After a wait that failed, later
-calls wait only as long as a reconnect takes, until the service is back.
+gRPC handles immediate retries (`service_config`), and this module handles longer waits. A call is made once a
+connection reports that the service is serving. This wait is limited by the caller's deadline and the peer's patience.
+An unanswered call is repeated after such a wait only if it changes nothing. After a failed wait, later calls wait only
+for the time of a reconnect, until the service is back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ResponseT = TypeVar("ResponseT")
 
 Credentials = Callable[[str, Principal], str]
 
-RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC waits up to a fifth longer than its maximum, and connecting takes more time
+RECONNECT_S = 1.5 * MAX_RECONNECT_S  # gRPC exceeds its maximum by up to a fifth, and connecting takes time.
 
 log = get_logger(__name__)
 refused_calls = make_counter(RPC_REFUSED_CALLS, "Calls that were not made, because the service does not answer")
@@ -62,7 +62,7 @@ class Peer:
     Args:
         name: Name of the service, for messages.
         channel: The channel to the service. Its connections report whether the service is serving.
-        patience_s: Longest total time that a call waits for the service, seconds. If 0, no call waits.
+        patience_s: Maximum total time that a call waits for the service, in seconds. If 0, calls do not wait.
         credentials: Returns the `authorization` of a call, given the peer's name and the current caller.
         now_s: Returns the monotonic time in seconds.
     """
@@ -213,7 +213,7 @@ class Peer:
     def _note(self, error: PaganticError | None) -> None:
         if isinstance(error, Unreachable):
             self._breaker.note_failure(self._now_s())
-        elif not isinstance(error, DeadlineExceeded | Cancelled):  # these errors do not reveal the state of the service
+        elif not isinstance(error, DeadlineExceeded | Cancelled):  # These do not reveal the state of the service.
             self._breaker.note_answer()
         if self._breaker.is_open is not self._is_logged_open:
             self._log_change(str(error))
@@ -273,7 +273,7 @@ class _Patience:
             raise DeadlineExceeded(f"the deadline passed while the {service} service could not be reached")
 
     def deadline_s(self) -> float:
-        """Return the time left before the caller's deadline, or infinity if there is no deadline."""
+        """Return the time left before the caller's deadline, or infinity without a deadline."""
         left_s = current_deadline().remaining_s(time.monotonic())
         if left_s is None:
             return math.inf
@@ -287,7 +287,7 @@ class _Patience:
         return timeout_s
 
     def allows_another(self, error: PaganticError) -> bool:
-        """Return whether a call that failed with this error may be retried: it had no answer, and has attempts left."""
+        """Return whether a call that failed with this error may be retried: it is unanswered and has attempts left."""
         self._attempts_left -= 1
         is_unanswered = isinstance(error, Unreachable)
         if self._is_short and isinstance(error, DeadlineExceeded):

@@ -1,4 +1,4 @@
-"""Reads requests: refuses those that are malformed, and limits the time that a service waits for those of a stream."""
+"""Reads requests: refuses malformed requests, and limits the time that a service waits for the requests of a stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RequestT = TypeVar("RequestT")
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for a request that is refused before any code of the service reads it."""
+    """Represents a request that is refused before any code of the service reads it."""
 
     reason: str
 
@@ -25,7 +25,7 @@ class Malformed:
 def tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     """Return a deserializer that returns Malformed instead of raising, because gRPC would log a traceback.
 
-    It also refuses messages with too many entries here, before their bytes count and before anything reads them.
+    The deserializer also refuses messages with too many entries, before their bytes count and other code reads them.
     """
 
     def read(data: bytes) -> Any:
@@ -48,7 +48,7 @@ def check_readable(request: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WaitLimits:
-    """The longest times that a service waits for the requests of a stream, in seconds.
+    """The maximum times that a service waits for the requests of a stream, in seconds.
 
     The time in which the service works on a request does not count.
 
@@ -83,7 +83,7 @@ class RequestStream(AsyncIterator[Any]):
         return request
 
     def _opened(self) -> AsyncIterator[Any]:
-        if self._iterator is None:  # gRPC warns about an iterator that is opened and never read
+        if self._iterator is None:  # gRPC warns about an iterator that is opened but never read.
             self._iterator = aiter(self._requests)
         return self._iterator
 
@@ -97,9 +97,9 @@ class RequestStream(AsyncIterator[Any]):
         return f"no part of the stream came for {self._limits.silence_s:g} s (MAX_SILENCE_S): send it again"
 
     async def relayed(self) -> AsyncIterator[Any]:
-        """Yield the requests without limits of time, for another service that has limits of its own.
+        """Yield the requests without time limits, for another service that has its own limits.
 
-        A relay cannot know whether the other service waits for the next request or works on those that it has.
+        A relay cannot know whether the other service waits for the next request or works on the requests that it has.
         """
         async for request in self._opened():
             check_readable(request)

@@ -1,6 +1,6 @@
 """Server reflection that keeps the comments of the proto files, so that `grpcurl describe` reads as documentation.
 
-The descriptors in generated Python code have no comments. The comments come from the descriptor set beside that code.
+The descriptors in generated Python code have no comments. The comments come from the descriptor set next to that code.
 """
 
 from __future__ import annotations

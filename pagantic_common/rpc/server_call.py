@@ -58,10 +58,10 @@ from pagantic_common.telemetry.tracing import (
     trace_ids,
 )
 
-# gRPC's own metadata: the time until the caller's retry (negative for no retry), and the number of earlier attempts.
+# gRPC's own metadata: the time until the caller's retry (negative forbids a retry), and the number of earlier attempts.
 RETRY_PUSHBACK_KEY = "grpc-retry-pushback-ms"
 PREVIOUS_ATTEMPTS_KEY = "grpc-previous-rpc-attempts"
-SPIFFE_ID_PROPERTY, CERTIFICATE_PROPERTY = "peer_spiffe_id", "x509_pem_cert"  # gRPC's names
+SPIFFE_ID_PROPERTY, CERTIFICATE_PROPERTY = "peer_spiffe_id", "x509_pem_cert"  # These names are gRPC's.
 
 log = get_logger(__name__)
 call_duration = make_histogram(
@@ -140,7 +140,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             if isinstance(request, AsyncIterable):
                 request = RequestStream(request, self._waits)
             try:
-                # Closed here and not by the garbage collector, so that the work stops as soon as the caller is gone.
+                # Closed explicitly, not by the garbage collector, so that the work stops as soon as the caller leaves.
                 async with (
                     self._call_scope(method, request, context) as admitted,
                     aclosing(behavior(request, context)) as responses,
@@ -198,7 +198,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._limits.begin_side_stream(peer)
             except Overloaded as error:
-                await _abort(context, error, _End(""))  # this end is not recorded
+                await _abort(context, error, _End(""))  # This end is not recorded.
             try:
                 async with aclosing(behavior(request, context)) as responses:
                     async for response in responses:
@@ -231,9 +231,9 @@ def _logging_failures() -> Iterator[None]:
 
 
 def _spiffe_id_of_peer(context: Context) -> str:
-    """Return the SPIFFE id in the peer's certificate, or an empty string unless there is exactly one.
+    """Return the SPIFFE id in the peer's certificate, or an empty string unless the certificate has exactly one id.
 
-    Raises Unauthenticated if the certificate has expired since the connection began, at which gRPC checked it.
+    Raises Unauthenticated if the certificate has expired since gRPC checked it at the start of the connection.
     """
     properties = context.auth_context()
     if any(expiry_of(certificate) <= time.time() for certificate in properties.get(CERTIFICATE_PROPERTY, ())):
@@ -263,7 +263,7 @@ class _End:
 def _error_for_caller(error: BaseException) -> PaganticError:
     """Return the error to send to the caller. If the caller cancelled the call, re-raise the cancellation.
 
-    gRPC sends no status for a cancelled handler, so a caller that did not cancel would wait until its deadline.
+    gRPC does not send a status for a cancelled handler, so a caller that did not cancel would wait until its deadline.
     """
     if isinstance(error, PaganticError):
         return error
@@ -288,8 +288,8 @@ async def _abort(context: Context, raised: BaseException, end: _End) -> NoReturn
 def _forget_frames(error: BaseException) -> None:
     """Free the content of the frames of a handled error, such as a decoded request.
 
-    The state of an aborted call and gRPC's own error refer to each other, and that error refers to this one. So all of
-    them stay in memory until a garbage collection, which comes late where few objects hold many bytes.
+    The state of an aborted call and gRPC's own error refer to each other, and gRPC's error refers to the given error.
+    All of these objects stay in memory until a garbage collection, which comes late if few objects hold many bytes.
     """
     pending: BaseException | None = error
     while pending is not None and pending.__traceback__ is not None:
@@ -300,8 +300,8 @@ def _forget_frames(error: BaseException) -> None:
 def _pushback(context: Context, error: PaganticError) -> Trailing:
     """Return the trailer that sets or forbids gRPC's retry, or no trailer if gRPC's own backoff applies.
 
-    There is no retry after the deadline. There is also no retry for an Unavailable with a time to wait: it usually
-    comes from another service and was already retried, and retries at each hop multiply.
+    Retries are forbidden after the deadline, and for an Unavailable with a time to wait: it usually comes from another
+    service and was already retried, and retries at each hop multiply.
     """
     wait_s = error.retry_after_s
     if isinstance(error, Unavailable) and wait_s is not None:
@@ -338,7 +338,7 @@ def caller_scope(method: str, metadata: Mapping[str, Any], timeout_s: float | No
 
 @contextmanager
 def _span_of(method: str, traceparent: str) -> Iterator[None]:
-    """Record a call as a span below the caller's span or, if spans are not recorded, only propagate the ids."""
+    """Record a call as a span below the caller's span. If spans are not recorded, only propagate the ids."""
     if not is_recording():
         with trace_ids(traceparent):
             yield
@@ -357,7 +357,7 @@ def _span_of(method: str, traceparent: str) -> Iterator[None]:
         served.set_attribute(RPC_STATUS, "OK")
 
 
-# By the conventions for calls, these statuses count as server failures.
+# According to the conventions for calls, these statuses count as server failures.
 _OF_THE_SERVER = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 
 

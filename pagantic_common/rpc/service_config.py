@@ -1,8 +1,8 @@
-"""The service config of every channel: which calls gRPC itself retries, and how.
+"""The service config of every channel, which determines the calls that gRPC itself retries.
 
 A call is retried only before its first response, within its deadline, and while few calls fail. Each failed attempt
-removes a token from the channel's budget, and each success returns a part of a token. With less than half of the tokens
-left, there are no retries. A server can set the time of a retry, or forbid it, with `grpc-retry-pushback-ms`.
+removes a token from the channel's budget, and each success returns a part of a token. If less than half of the tokens
+are left, gRPC does not retry. A server can set the time of a retry, or forbid it, with `grpc-retry-pushback-ms`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 3
 BUDGET_TOKENS = 10
 TOKENS_PER_SUCCESS = 0.2
 
-# Calls that change nothing. Other calls are made only once: no tool and no request may run twice.
+# Calls that change nothing. All other calls are made only once, because tools and requests must not run twice.
 RETRIED_METHODS = {
     "pagantic.inference.v1.InferenceService": (
         "Infer",
@@ -64,21 +64,21 @@ _RETRY_POLICY = {
     "maxAttempts": MAX_ATTEMPTS,
     "initialBackoff": "0.1s",
     "maxBackoff": "0.3s",
-    "backoffMultiplier": 2,  # gRPC adds jitter
+    "backoffMultiplier": 2,  # gRPC adds jitter.
     "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
 }
 
 
 def is_retried(method: object) -> bool:
     """Return whether calls of a stub's method may be retried."""
-    return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC has no public name for a method's path
+    return getattr(method, "_method", b"") in _RETRIED_PATHS  # gRPC has no public name for a method's path.
 
 
 def service_config(waits: Collection[str] = (), *, may_retry: bool = True) -> str:
     """Return the service config as JSON.
 
-    For the methods in `waits`, gRPC does not retry calls refused for lack of capacity, because these calls wait in
-    a queue. Without `may_retry`, gRPC repeats no call, because the caller has another replica.
+    For the methods in `waits`, gRPC does not retry calls refused for lack of capacity, because these calls wait in a
+    queue. Without `may_retry`, gRPC does not repeat calls, because the caller has another replica.
     """
     names = [{"service": service, "method": name} for service, methods in RETRIED_METHODS.items() for name in methods]
     waiting = [name for name in names if name["method"] in waits]

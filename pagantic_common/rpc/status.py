@@ -21,8 +21,8 @@ from pagantic_common.domain.errors import ErrorCategory, ErrorCode, Failure, Mes
 from pagantic_common.telemetry.names import ERROR_DOMAIN
 
 DETAILS_KEY = "grpc-status-details-bin"
-# gRPC refuses headers above 8 KiB in total. The details hold the message twice, and base64 adds a third. The message
-# also travels beside the details, with three bytes for each byte that is not ASCII.
+# gRPC refuses headers above 8 KiB in total. The details contain the message twice, and base64 adds a third. The message
+# is also sent outside the details, with three bytes for each byte that is not ASCII.
 MAX_STATUS_BYTES = 3072
 MAX_MESSAGE_BYTES = 900
 MAX_CAUSE_BYTES = 200
@@ -48,7 +48,7 @@ STATUS_OF_CLASS: dict[type[PaganticError], grpc.StatusCode] = {
 _CLASS_OF_STATUS = {status: cls for cls, status in STATUS_OF_CLASS.items()}
 
 
-_TOO_LARGE = "larger than max"  # gRPC's wording; this system's services attach details
+_TOO_LARGE = "larger than max"  # This is gRPC's wording. This system's services attach details.
 
 
 _FAILED_ADDRESS = re.compile(r"ipv[46]:(\S+?:\d+)(?=:?[\s;,]|$)")
@@ -74,6 +74,7 @@ _CLASS_OF_CODE: dict[ErrorCode, type[PaganticError]] = {
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_PLAN_REJECTED: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: errors.PreconditionFailed,
+    ErrorCode.ORCHESTRATION_TURN_WAITING: errors.PreconditionFailed,
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: errors.Unavailable,
     ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: errors.Internal,
     ErrorCode.ORCHESTRATION_STEP_TIMEOUT: errors.DeadlineExceeded,
@@ -103,7 +104,7 @@ _REQUEST_CATEGORIES = frozenset(
 
 
 def error_of(failure: Failure) -> PaganticError:
-    """Return the exception for a failure, which is Internal if the code is unknown."""
+    """Return the exception for a failure. It is Internal if the code is unknown."""
     if failure.code in _CLASS_OF_CODE:
         return _CLASS_OF_CODE[failure.code](failure=failure)
     if failure.category in _REQUEST_CATEGORIES:
@@ -118,8 +119,8 @@ def status_code_of(error: PaganticError) -> grpc.StatusCode:
 
 
 def status_message(error: PaganticError) -> str:
-    """Return the message for the status, at most 900 bytes in transit. The details hold more of the message."""
-    text = str(error).encode(errors="replace").decode()  # a lone surrogate cannot be sent
+    """Return the message for the status, at most 900 bytes in transit. The details contain more of the message."""
+    text = str(error).encode(errors="replace").decode()  # A lone surrogate cannot be sent.
     while len(urllib.parse.quote(text, safe=string.printable)) > MAX_HEADER_BYTES:
         text = cut_text(text, max(len(CUT.encode()), len(text.encode()) * 2 // 3))
     return text
@@ -154,7 +155,7 @@ def details_of(error: PaganticError) -> bytes:
 def restore_error(service: str, error: grpc.aio.AioRpcError) -> PaganticError:
     """Return the exception that the called service raised.
 
-    If the service attached no details, return an exception for the transport's error, which names `service`.
+    Without details from the service, return an exception for the transport's error, which names `service`.
     """
     failure, retry_after_s = _decode(error)
     if failure is None:
@@ -181,12 +182,12 @@ def _transport_error(service: str, status: grpc.StatusCode, text: str) -> Pagant
 
 
 def no_answer(service: str) -> errors.DeadlineExceeded:
-    """Return the error of a call that had no answer in time."""
+    """Return the error for a call that was not answered in time."""
     return errors.DeadlineExceeded(f"the {service} service did not answer within the time given")
 
 
 def _plain_reason(text: str) -> str:
-    """Return the reason that no service answers, in plain words, or gRPC's text if the reason is unknown."""
+    """Return the reason why no service answers, in plain words, or gRPC's text if the reason is unknown."""
     if match := _FAILED_ADDRESS.search(text):
         address = urllib.parse.unquote(match[1])
         return f"nothing answers at {address}"

@@ -1,4 +1,4 @@
-"""A queue for callers of a service that has no capacity for them, in order of arrival."""
+"""A queue, in order of arrival, for callers of a service without free capacity."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class WaitingLine:
 
     Whenever a call ends, the first caller in the queue is admitted, because the ended call has freed capacity. Every
     PROBE_S another caller is admitted, because the service also has callers outside this queue. An admitted caller that
-    is refused again gets a new ticket. Its request may be too large for the present capacity, and the remaining callers
-    must not wait for it.
+    is refused again gets a new ticket. Its request may be too large for the available capacity, and the remaining
+    callers must not wait for it.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class WaitingLine:
         try:
             await asyncio.wait([turn], timeout=timeout_s)
         except asyncio.CancelledError:
-            if turn.done():  # pass the turn to the next caller in the queue
+            if turn.done():  # Pass the turn to the next caller in the queue.
                 self.call_ended()
             raise
         finally:
@@ -64,11 +64,11 @@ class WaitingLine:
 
 
 class Place:
-    """The slot of a call in a queue, where the call waits while the service has no capacity for it.
+    """The slot of a call in a queue, where the call waits for capacity of the service.
 
     Args:
-        refusal: The code with which the service refuses the call.
-        patience_s: Longest total time of all the waits of the call, seconds.
+        refusal: The error code of the service's refusal.
+        patience_s: Maximum total time of all the waits of the call, in seconds.
     """
 
     def __init__(self, line: WaitingLine, refusal: ErrorCode, patience_s: float) -> None:
@@ -99,6 +99,6 @@ class Place:
         return self._is_let_through
 
     def leave(self) -> None:
-        """Admit the next caller if this call has freed capacity: it was admitted, and not refused."""
+        """Admit the next caller if this call has freed capacity, because it was admitted and not refused."""
         if self._is_let_through:
             self._line.call_ended()

@@ -33,7 +33,7 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class Auth(StrEnum):
-    """The ways in which a service authenticates its callers."""
+    """The methods by which a service authenticates its callers."""
 
     LOCAL = "local"
     NONE = "none"
@@ -42,7 +42,7 @@ class Auth(StrEnum):
 
 
 class Tls(StrEnum):
-    """The ways in which a service's connections are encrypted."""
+    """The methods by which a service's connections are encrypted."""
 
     OFF = "off"
     FILES = "files"
@@ -164,12 +164,12 @@ class ServiceSettings(BaseSettings):
 
     @property
     def max_received_bytes(self) -> int:
-        """Largest message that the service's port accepts, in bytes."""
+        """Maximum size of a message that the service's port accepts, in bytes."""
         return self.max_message_bytes
 
     @property
     def max_calls_per_host(self) -> int:
-        """Largest number of concurrent calls from a single host."""
+        """Maximum number of concurrent calls from a single host."""
         return self.max_concurrent_rpcs_per_host or max(1, self.max_concurrent_rpcs // 2)
 
     @property
@@ -179,7 +179,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def caller_ca_file(self) -> Path | None:
-        """The file of further authorities for callers' certificates, or None.
+        """The file of additional authorities for callers' certificates, or None.
 
         The authorities of the services are trusted in any case.
         """
@@ -286,7 +286,7 @@ def load_settings(cls: type[SettingsT]) -> SettingsT:
 
 
 def read_settings(cls: type[SettingsT]) -> tuple[SettingsT | None, list[str]]:
-    """Read settings from the environment, and return them with no problems.
+    """Read settings from the environment, and return them with an empty list of problems.
 
     If that fails, return None and a line for each invalid value or unknown name.
     """
@@ -314,7 +314,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for problem in error.errors():
         field = "".join(str(part) for part in problem["loc"][:1])
-        # An error without a field means that the values of several fields do not fit together.
+        # An error without a field means that the values of several fields are inconsistent.
         variable = variable_of(prefix, field.upper()) if field else f"settings {prefix}…"
         reasons.setdefault(variable, []).append(_reason_of(problem))
     return [f"{origin_of(variable)}{variable}: {' or '.join(several)}" for variable, several in reasons.items()]
@@ -322,7 +322,7 @@ def _wrong_values(error: ValidationError, prefix: str) -> list[str]:
 
 def _reason_of(problem: ErrorDetails) -> str:
     if type(problem["input"]) is not str and (own := problem.get("ctx", {}).get("error")):
-        return str(own)  # the error concerns a default, which the user did not write
+        return str(own)  # The error concerns a default, which the user did not write.
     reason = str(problem.get("ctx", {}).get("error", problem["msg"].lower()))
     if _may_show(problem["input"]):
         return f"{reason}, not {problem['input']!r}"
@@ -338,7 +338,7 @@ def _describe_unreadable(error: SettingsError, prefix: str) -> str:
 
 
 def _may_show(value: object) -> bool:
-    """Return whether a refused value may be printed. A URL may not, because it may hold a password."""
+    """Return whether a refused value may be printed. A URL may not be printed, because it may contain a password."""
     return not isinstance(value, dict) and "://" not in str(value)
 
 

@@ -24,10 +24,10 @@ CONNECT_TIMEOUT_S = 5
 RETRY_AFTER_S = 1.0
 # A database server does not report its free space, so each tenant may use this much unless a setting says otherwise.
 SERVER_BYTES = 16 * 1024**3
-# A row takes this much besides its content, for its key, its other columns and its entries in indexes.
+# A row takes this much in addition to its content, for its key, its other columns and its index entries.
 ROW_BYTES = 128
-ANSWER_TIMEOUT_S = 10  # limit on a statement, on the wait for a lock, and on an unresponsive network
-# Only reads may use BEGIN: a writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
+ANSWER_TIMEOUT_S = 10  # The limit on a statement, on the wait for a lock, and on an unresponsive network.
+# Only reads may use BEGIN. A writer needs BEGIN IMMEDIATE, because it cannot upgrade while another transaction writes.
 READING = {"is_reading": True}
 CONFLICTS = ("40P01", "40001", "55P03")  # PostgreSQL: deadlock_detected, serialization_failure, lock_not_available
 _REFUSED = re.compile(
@@ -84,9 +84,9 @@ def open_engine(
     Args:
         url: The database, as returned by check_url.
         name: Name of the database in messages.
-        pool_size: Largest number of connections.
+        pool_size: Maximum number of connections.
         survives_power_loss: Whether a commit waits for the disk.
-        session_settings: Further settings for connections to PostgreSQL.
+        session_settings: Additional settings for connections to PostgreSQL.
     """
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url, name, pool_size, survives_power_loss=survives_power_loss)
@@ -97,7 +97,7 @@ def open_engine(
         "lock_timeout": timeout_ms,
         "synchronous_commit": commit,
         **session_settings,
-        # The server must notice a dead client host, or the locks of its clients would outlive it by hours.
+        # The server must notice a dead client host. Otherwise, the locks of its clients would outlive it by hours.
         "tcp_keepalives_idle": 5,
         "tcp_keepalives_interval": 2,
         "tcp_keepalives_count": 3,
@@ -110,7 +110,7 @@ def open_engine(
     engine = create_engine(url, pool_size=pool_size, pool_pre_ping=True, hide_parameters=True, connect_args=arguments)
 
     def set_up(connection: psycopg.Connection[Any], _record: object) -> None:
-        # These are set after connecting: connection poolers refuse or drop settings in startup parameters.
+        # These are set after connecting, because connection poolers refuse or drop settings in startup parameters.
         connection.execute(_SET, [list(settings), [str(value) for value in settings.values()]])
         connection.commit()
 
@@ -138,7 +138,7 @@ def is_conflict(error: Exception) -> bool:
 def translate_error(error: Exception, name: str, code: ErrorCode) -> Exception:
     """Return Unavailable, without the SQL statement, if the database does not answer, or else the same error."""
     cause = _cause_of(error)
-    is_damaged = type(cause) is sqlite3.DatabaseError  # a damaged file
+    is_damaged = type(cause) is sqlite3.DatabaseError  # The file is damaged.
     is_standby = getattr(cause, "sqlstate", None) == READ_ONLY
     if not is_damaged and not is_standby and not isinstance(error, (*_UNANSWERED, *_UNANSWERED_BY_DRIVER)):
         return error
@@ -158,9 +158,9 @@ def translating_errors(name: str, code: ErrorCode) -> Iterator[None]:
 
 
 def room_bytes(db: Connection) -> int:
-    """Return the bytes that a database can still take, or SERVER_BYTES for a server.
+    """Return the number of bytes that a database can still take, or SERVER_BYTES for a server.
 
-    A SQLite file has the free space of its volume, and its own unused pages, because the file does not shrink.
+    A SQLite file can use the free space of its volume, and its own unused pages, because the file does not shrink.
     """
     if db.dialect.name != "sqlite":
         return SERVER_BYTES
@@ -178,7 +178,7 @@ def _open_sqlite(url: URL, name: str, pool_size: int, *, survives_power_loss: bo
     synchronous = {False: "NORMAL", True: "FULL"}[survives_power_loss]
 
     def set_up(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # SQLAlchemy, not the driver, begins and ends transactions
+        connection.isolation_level = None  # SQLAlchemy, not the driver, begins and ends transactions.
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
 
@@ -196,7 +196,7 @@ def _begin_sqlite(db: Connection) -> None:
 
 
 def _cause_of(error: Exception) -> BaseException:
-    """Return the driver's error that SQLAlchemy wraps, or the same error if there is none."""
+    """Return the driver's error that SQLAlchemy wraps, or the same error if it is not wrapped."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         return error.orig
     return error

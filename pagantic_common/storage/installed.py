@@ -1,4 +1,4 @@
-"""Finds the installed parts of pagantic, and the user's next step that follows from them."""
+"""Determines the installed parts of pagantic, and the user's resulting next step."""
 
 from __future__ import annotations
 

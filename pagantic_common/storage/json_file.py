@@ -20,13 +20,13 @@ FormT = TypeVar("FormT", bound=BaseModel)
 
 
 def read_json_file(path: Path, form: type[FormT], setting: str, variables: Mapping[str, str] | None = None) -> FormT:
-    """Return the content of a file. Raises InvalidRequest with the setting, the file and the error, but no other text.
+    """Return the content of a file. Raises InvalidRequest, which quotes only the setting, the file and the error.
 
     Args:
         path: The file, of at most 1 MiB.
         form: The form of its content.
         setting: The setting that names the file.
-        variables: If given, `${NAME}` and `${NAME:-default}` in a text stand for a variable.
+        variables: If given, they replace `${NAME}` and `${NAME:-default}` in texts.
     """
     where = f"{setting} {str(path)!r}"
     try:

@@ -1,4 +1,4 @@
-"""Brings a database to the tables of this version, with the migrations of the service that owns it."""
+"""Migrates a database to the tables of this version, with the migrations of its service."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def migrate(connection: Connection, schema: Schema) -> None:
             f"that version, or {schema.advice}"
         )
     if revisions != set(scripts.get_heads()):
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # Alembic logs its assumptions at each start
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # Alembic logs its assumptions at each start.
         config = Config()
         config.set_main_option("script_location", schema.scripts)
         config.attributes["connection"] = connection
@@ -89,6 +89,6 @@ def _find_missing(connection: Connection, schema: Schema) -> list[str]:
     columns = {name: {column["name"] for column in listed} for (_, name), listed in column_lists.items()}
     missing = [name for name in schema.tables.tables if name not in columns]
     for table in schema.tables.tables.values():
-        there = columns.get(table.name, set(table.columns.keys()))
-        missing += [f"{table.name}.{column}" for column in set(table.columns.keys()) - there]
+        expected = {column.name for column in table.columns}
+        missing += [f"{table.name}.{column}" for column in expected - columns.get(table.name, expected)]
     return sorted(missing)

@@ -1,7 +1,7 @@
 """Opens folders and files below a given folder, and never follows a link out of it.
 
-A path is walked name by name from an open folder, and a symbolic link is refused at each name. A file that is meanwhile
-replaced by a link is therefore refused, too. The functions block, so call them in a thread.
+A path is walked name by name from an open folder, and a symbolic link is refused at each name. A file that a link
+replaces in the meantime is therefore also refused. The functions block, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def opened_folder(
 
     Raises OSError, with the errno ELOOP or ENOTDIR if a name is a link.
     """
-    folder = os.open(root, FOLDER & ~os.O_NOFOLLOW)  # the operator's path may be a link
+    folder = os.open(root, FOLDER & ~os.O_NOFOLLOW)  # The operator's path may be a link.
     try:
         for name in names:
             prepare(name, folder)

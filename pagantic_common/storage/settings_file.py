@@ -51,16 +51,16 @@ class SettingsFile:
     settings: tuple[Setting, ...]
 
     def line_of(self, name: str, value: str) -> int:
-        """Return the line that sets a variable to this value, or 0 if there is no such line."""
+        """Return the line that sets a variable to this value, or 0."""
         lines = (setting.line for setting in self.settings if (setting.name, setting.value) == (name, value))
         return next(lines, 0)
 
 
 def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | None:
-    """Set the variables of the settings file that are not set yet. Returns None if there is no file.
+    """Set the unset variables from the settings file. Returns None without a file.
 
-    Programs that this program starts use the same file. Raises SettingsFileError if lines are invalid. The other
-    variables are set before that, because they are needed to stop a system.
+    Programs that this program starts use the same file. Raises SettingsFileError if lines are invalid, but only after
+    the other variables are set, because they are needed to stop a system.
     """
     path = find_settings_file(environment, _working_folder())
     if path is None:
@@ -74,7 +74,7 @@ def use_settings_file(environment: MutableMapping[str, str]) -> SettingsFile | N
 
 
 def find_settings_file(environment: Mapping[str, str], folder: Path | None) -> Path | None:
-    """Return the settings file, or None if there is none.
+    """Return the settings file, or None if it does not exist.
 
     It is the file in PAGANTIC_SETTINGS_FILE, or else the file in the folder, or else the user's file.
     """
@@ -143,7 +143,7 @@ def _raise_for(problems: list[str]) -> None:
 def _working_folder() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:  # the working folder was deleted
+    except OSError:  # The working folder was deleted.
         return None
 
 

@@ -1,4 +1,4 @@
-"""The names of environment variables, and suggestions for misspelt ones."""
+"""The names of environment variables, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def find_unknown(environment: Mapping[str, str], known: Iterable[str], areas: It
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """Return the names that lack only an area or, if none, the most similar name, or else an empty string."""
+    """Return the names that lack only an area; otherwise, the most similar name, or an empty string."""
     rest = name.removeprefix(PREFIX)
     with_area = {area_prefix(area) + rest for area in (*AREAS, *DOORS)}
     if without_area := sorted(with_area.intersection(names)):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 class SystemClock:
     """A Clock that reads the machine's clock (`pagantic_common.domain.clock.Clock`)."""
 
-    monotonic_s = staticmethod(time.monotonic)  # seconds that never decrease
+    monotonic_s = staticmethod(time.monotonic)  # Seconds that never decrease.
 
     def now(self) -> datetime:
         """Return the wall time in UTC."""

@@ -22,7 +22,7 @@ class Exporter(Protocol):
     """Sends spans or metrics to a collector."""
 
     def shutdown(self) -> None:
-        """End the call in progress and its retries, and send nothing more."""
+        """End the call in progress and its retries, and stop sending."""
 
 
 ExporterT = TypeVar("ExporterT", bound=Exporter)
@@ -42,12 +42,12 @@ class Signal(Enum):
 
     @property
     def endpoint(self) -> str:
-        """The variable that holds the signal's endpoint."""
+        """The variable that contains the signal's endpoint."""
         return f"OTEL_EXPORTER_OTLP_{self.value}_ENDPOINT"
 
     @property
     def protocol(self) -> str:
-        """The variable that holds the signal's protocol."""
+        """The variable that contains the signal's protocol."""
         return f"OTEL_EXPORTER_OTLP_{self.value}_PROTOCOL"
 
 
@@ -75,7 +75,7 @@ def _check(variable: str, value: str, wanted: str, known: str) -> None:
 
 
 def transport(endpoint: str) -> dict[str, Any]:
-    """Return the options with which an exporter connects. Without an endpoint, it reads OpenTelemetry's variables.
+    """Return the connection options of an exporter. Without an endpoint, the exporter reads OpenTelemetry's variables.
 
     `host:port` uses plain text, and `https://host:port` uses TLS. The exporters read the TLS files from
     OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY.
@@ -93,7 +93,7 @@ def connected(exporter_class: Callable[..., ExporterT], endpoint: str) -> Export
 
 
 def disconnect() -> None:
-    """Shut all exporters down, so that no thread waits for a collector that does not answer."""
+    """Shut down all exporters, so that threads do not wait for an unresponsive collector."""
     while _exporters:
         _exporters.pop().shutdown()
 

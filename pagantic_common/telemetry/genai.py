@@ -1,7 +1,7 @@
 """Names from OpenTelemetry's conventions for generative AI, and the histograms that the conventions define.
 
-The conventions are at https://github.com/open-telemetry/semantic-conventions-genai. No attribute holds a prompt, an
-argument or an answer.
+The conventions are at https://github.com/open-telemetry/semantic-conventions-genai. Attributes never contain prompts,
+arguments or answers.
 """
 
 from __future__ import annotations

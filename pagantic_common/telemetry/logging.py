@@ -40,7 +40,7 @@ def set_up_logging(area: str, *, level: str, log_format: LogFormat, stream: Text
         _add_correlation,
     ]
     stream = stream or sys.stderr
-    # Files and pipes get no codes of a terminal. https://no-color.org says what the variable means.
+    # Files and pipes do not get terminal codes. https://no-color.org defines the variable.
     has_colors = stream.isatty() and not os.environ.get("NO_COLOR")
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=has_colors)
     if log_format is LogFormat.JSON:

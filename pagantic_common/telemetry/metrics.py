@@ -23,12 +23,12 @@ DURATION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30
 
 
 def set_up_metrics(area: str, otlp_endpoint: str, *, host: str, port: int) -> None:
-    """Install the process's meter provider, unless there is no collector and the port is 0.
+    """Install the process's meter provider if there is a collector or the port is not 0.
 
     Raises OSError if the port cannot be opened, and InvalidRequest for unsupported OpenTelemetry variables.
     """
     readers: list[MetricReader] = []
-    # Imported here, because exporters take a while to load and most installations have no collector.
+    # Imported here, because exporters are slow to load and most installations have no collector.
     if sends(Signal.METRICS, otlp_endpoint):
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader

@@ -98,7 +98,7 @@ RPC_MAX_CALLS: Final = "pagantic_rpc_max_calls"
 RPC_RETRIED_CALLS: Final = "pagantic_rpc_retried_calls"
 RPC_REFUSED_CALLS: Final = "pagantic_rpc_refused_calls"
 RPC_OPEN_CIRCUITS: Final = "pagantic_rpc_open_circuits"
-RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # The attribute names the service for which the calls wait.
+RPC_WAITING_CALLS: Final = "pagantic_rpc_waiting_calls"  # The attribute names the service that the calls wait for.
 
 # The name is OpenTelemetry's: a histogram by http.route, http.request.method and http.response.status_code.
 HTTP_REQUEST_DURATION: Final = "http.server.request.duration"

@@ -48,7 +48,7 @@ class WithoutErrorTexts(SpanExporter):
         """Export spans. Spans without errors stay unchanged."""
         try:
             return self._exporter.export([_stripped(span) for span in spans])
-        except ValueError:  # The process ends and has closed the channel, because the collector does not answer.
+        except ValueError:  # The collector did not answer, so the ending process has closed the channel.
             return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:

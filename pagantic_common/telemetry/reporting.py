@@ -14,7 +14,7 @@ from pagantic_common.telemetry.collector import Signal, connected, disconnect, s
 from pagantic_common.telemetry.metrics import set_up_metrics, shut_down_metrics
 from pagantic_common.telemetry.tracing import shut_down_tracing
 
-# A collector takes the last data in far less time, and a process has to end within two seconds of its last call.
+# A collector accepts the last data in far less time, and a process must end within two seconds of its last call.
 FLUSH_S = 1.0
 DISCONNECT_S = 0.5
 
@@ -62,9 +62,9 @@ def end_reporting() -> None:
 
 
 def _ended(limit_s: float, *works: Callable[[], None]) -> bool:
-    """Run work of the SDK, each in a thread, and return whether it ended in time. A late thread is left to its end."""
+    """Run work of the SDK, each in a thread, and return whether it ended in time. A late thread is left running."""
     until_s = time.monotonic() + limit_s
-    # Daemons do not keep the process from exiting. The SDK may wait half a minute for a collector.
+    # Daemon threads do not keep the process from exiting. The SDK may wait half a minute for a collector.
     threads = [threading.Thread(target=_run_quietly, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()

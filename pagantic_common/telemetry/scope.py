@@ -41,7 +41,7 @@ def current_correlation() -> CorrelationContext:
 
 
 def current_span_id() -> str:
-    """Return the id of the current span as 16 hex digits, or an empty string if there is no span."""
+    """Return the id of the current span as 16 hex digits, or an empty string without a span."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return ""
@@ -54,18 +54,18 @@ def current_deadline() -> Deadline:
 
 
 def current_effect_id() -> str:
-    """Return the id of the effect of the current tool call, or an empty string if it has no id."""
+    """Return the effect id of the current tool call, or an empty string if the call has no effect id."""
     return _effect_id.get()
 
 
 @contextmanager
 def effect_scope(effect_id: str) -> Iterator[None]:
-    """Set the id of the effect of the enclosed tool call."""
+    """Set the effect id of the enclosed tool call."""
     token = _effect_id.set(effect_id)
     try:
         yield
     finally:
-        with suppress(ValueError):  # an async generator may be finalized in another context
+        with suppress(ValueError):  # An async generator may be finalized in another context.
             _effect_id.reset(token)
 
 
@@ -80,7 +80,7 @@ def work_scope(
     """Set caller, correlation and deadline for the enclosed work. A value of None keeps the surrounding value.
 
     The deadline of the surrounding work also limits the enclosed work, unless the enclosed work is detached. Detached
-    work serves other callers besides the caller that started it.
+    work also serves callers other than the caller that started it.
     """
     bound = _deadline.get()
     if is_detached:

@@ -71,7 +71,7 @@ def is_recording() -> bool:
 
 
 def remote_context(traceparent: str) -> context.Context:
-    """Return the context of a caller's span from its W3C header, or the current context if there is no header."""
+    """Return the context of a caller's span from its W3C header, or the current context without a header."""
     if not traceparent:
         return context.get_current()
     return _propagator.extract({TRACEPARENT_KEY: traceparent})
@@ -89,7 +89,7 @@ def trace_ids(traceparent: str) -> Iterator[None]:
 
 
 def span_id_of(traceparent: str) -> str:
-    """Return the span id in a W3C header as 16 hex digits, or an empty string if the header has none."""
+    """Return the span id in a W3C header as 16 hex digits, or an empty string if the header has no span id."""
     parts = traceparent.split("-")
     if len(parts) != TRACEPARENT_PARTS or len(parts[2]) != SPAN_ID_DIGITS:
         return ""
@@ -97,7 +97,7 @@ def span_id_of(traceparent: str) -> str:
 
 
 def current_traceparent() -> str:
-    """Return the W3C header of the current span, or an empty string if there is no span."""
+    """Return the W3C header of the current span, or an empty string without a span."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier.get(TRACEPARENT_KEY, "")
@@ -160,7 +160,7 @@ def span(
     kind: SpanKind = SpanKind.INTERNAL,
     links: Sequence[Link] = (),
 ) -> Iterator[Span]:
-    """Record the enclosed work as a span below the current span. An error that leaves it is recorded by its code."""
+    """Record the enclosed work as a span below the current span. An error that escapes is recorded by its code."""
     tracer = recording_tracer()
     if tracer is None:
         yield trace.INVALID_SPAN
@@ -173,7 +173,7 @@ def span(
 def server_span(name: str, attributes: Attributes, traceparent: str) -> Iterator[Span]:
     """If spans are recorded, record the enclosed work as a span below the caller's span, given by its W3C header.
 
-    The enclosed work records errors itself, because a caller's error is not always an error of the server.
+    The enclosed work records errors itself, because not every error of a call is an error of the server.
     """
     tracer = recording_tracer()
     if tracer is None:
@@ -191,7 +191,7 @@ def _entered(opened: Span, *, notes_errors: bool = True) -> Iterator[Span]:
     token = context.attach(trace.set_span_in_context(opened))
     try:
         yield opened
-    except GeneratorExit:  # the reader closed the stream, which is not a failure
+    except GeneratorExit:  # The reader closed the stream, which is not a failure.
         raise
     except BaseException as error:
         if notes_errors:
@@ -215,7 +215,7 @@ def error_type_of(error: BaseException) -> str:
 
 
 def note_error(failed: Span, error_type: str) -> None:
-    """Mark a span as failed. Error messages are left out, because they may quote callers."""
+    """Mark a span as failed. Error messages are omitted, because they may quote callers."""
     failed.set_attribute(ERROR_TYPE, error_type)
     failed.set_status(StatusCode.ERROR)
 

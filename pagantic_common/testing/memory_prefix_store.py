@@ -39,7 +39,7 @@ class MemoryPrefixStore:
         return True
 
     def touch(self, name: str) -> bool:
-        """Note the use of a block. Returns False if it is missing."""
+        """Record the use of a block. Returns False if it is missing."""
         if name not in self.blocks:
             return False
         self.blocks.move_to_end(name)

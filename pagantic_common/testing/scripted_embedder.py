@@ -71,4 +71,4 @@ class ScriptedEmbedder:
         return np.stack([self._table[list(tokens)].mean(axis=0) for tokens in texts])
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Do nothing, because there are no resources to free."""

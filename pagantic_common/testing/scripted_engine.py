@@ -54,11 +54,11 @@ def random_logits(tokens: Sequence[int], *, spread: float = 3.0) -> Logits:
 
 
 class ScriptedEngine:
-    """Keeps its sequences like a real engine, and also raises errors for a wrong position or too many cells.
+    """Keeps its sequences like a real engine, and raises the same errors for a wrong position or too many cells.
 
     Args:
         script: The output after any prompt.
-        logits_of: Returns the logits after given tokens, instead of a script.
+        logits_of: Returns the logits after the given tokens, instead of a script.
         longest_token_bytes: The declared length of the longest token; the real length is 1.
         on_decode: Called with the slices of every batch before it is decoded. An error that it raises is propagated.
 

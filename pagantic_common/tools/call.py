@@ -14,11 +14,11 @@ REPORT_INTERVAL_S = 0.1
 
 
 class ToolCancelled(Exception):
-    """The call that a function serves was cancelled, so no caller waits for the result."""
+    """The call that a function serves was cancelled, so the result is no longer needed."""
 
 
 class ToolNotRun(Exception):
-    """The outcome of a lost call that had no effect, and will have none."""
+    """The outcome of a lost call that neither had nor will have an effect."""
 
 
 class ToolContext:
@@ -28,8 +28,8 @@ class ToolContext:
     used from any thread.
 
     Attributes:
-        effect_id: Identifies the effect of the call, which is the same whenever the call is made again; 64 hexadecimal
-            digits, or empty if the caller gave none. A function that passes it on as an idempotency key does its work
+        effect_id: Identifies the effect of the call, and stays the same if the call is repeated; 64 hexadecimal digits,
+            or empty if the caller did not give an id. A function that passes it on as an idempotency key does its work
             once.
     """
 
@@ -55,7 +55,7 @@ class ToolContext:
         Args:
             progress: Completed work, in a unit that the function chooses. It must grow.
             total: Total work in the same unit, if known.
-            message: The current activity of the function, cut to 200 characters.
+            message: The current activity of the function, truncated to 200 characters.
 
         Raises ValueError if a number is not finite.
         """
@@ -68,5 +68,5 @@ class ToolContext:
         self._on_progress(ToolProgress(progress, total, message[:MAX_MESSAGE_CHARS]))
 
     def cancel(self) -> None:
-        """Record that no caller waits for the result."""
+        """Record that the result is no longer needed."""
         self._is_cancelled.set()

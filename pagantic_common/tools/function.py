@@ -28,7 +28,7 @@ class FunctionTool(Generic[P, R]):
     Attributes:
         definition: The definition of the tool for models.
         parameters: Reads the arguments of the function.
-        max_concurrent: Largest number of calls that may run at the same time.
+        max_concurrent: Maximum number of concurrent calls.
         outcome_function: The function that `outcome` registered, or None.
     """
 
@@ -47,10 +47,10 @@ class FunctionTool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def outcome(self, function: Callable[[str], Any]) -> Callable[[str], Any]:
-        """Register the function that knows the outcome of a lost call, by its effect id. May be used as a decorator.
+        """Register the function that finds the outcome of a lost call by its effect id. May be used as a decorator.
 
-        The function, async or not, returns what the call returned, or raises ToolNotRun if the call had no effect and
-        will have none. After any other error the outcome is unknown.
+        The function, async or not, returns the result of the call, or raises ToolNotRun if the call neither had nor
+        will have an effect. After any other error, the outcome is unknown.
         """
         self.outcome_function = function
         return function
@@ -93,7 +93,7 @@ def tool(
     """Make a tool from a function with annotated parameters. Its docstring describes the tool to models.
 
     A parameter is described by the docstring, or by `Annotated[..., Field(description=...)]`, which also sets limits. A
-    result that is not text is written as JSON. ToolFailed informs the model of the reason that there is no result.
+    result that is not text is written as JSON. ToolFailed informs the model of the reason for a missing result.
 
     Args:
         function: The function, async or not. A function that is not async runs in its own thread.
@@ -101,10 +101,11 @@ def tool(
         description: The description of the tool; by default, the docstring.
         safety: The safety class of a call: none, read, write or external.
         idempotent: Whether a failed call may be repeated.
-        timeout_s: Longest time of a run in seconds, at most a day; None selects the service's default.
-        max_concurrent: Largest number of calls that may run at the same time. Further calls wait.
-        requires: Requirements for the machine of the tools service: "network", "binary:NAME" for a program on
-            its PATH, or "env:NAME" for an environment variable that is not empty. Without it the tool is not available.
+        timeout_s: Maximum time of a run in seconds, at most a day; None selects the service's default.
+        max_concurrent: Maximum number of concurrent calls. Additional calls wait.
+        requires: Requirements for the machine of the tools service: "network", "binary:NAME" for a program on its PATH,
+            or "env:NAME" for an environment variable that is not empty. If a requirement is not met, the tool is not
+            available.
 
     Raises InvalidRequest if the function cannot be a tool.
     """

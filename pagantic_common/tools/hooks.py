@@ -1,4 +1,4 @@
-"""Hooks: code of a deployment that runs before and after each tool call."""
+"""Hooks: a deployment's code that runs before and after each tool call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class ToolDenied(Exception):
 class ToolHook:
     """Changes or denies calls, and redacts results. Subclasses define the methods that they need, async or not.
 
-    If a hook raises anything except ToolDenied, the call fails and its result is not shown.
+    If a hook raises any error except ToolDenied, the call fails and its result is not shown.
     """
 
     def before(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the arguments for the call, which are checked again, or None to keep the given arguments.
+        """Return new arguments for the call, which are checked again, or None to keep the given arguments.
 
         Raises ToolDenied if the call must not be made.
         """

@@ -20,10 +20,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """Leaves out titles derived from names, because a model reads the names."""
+    """Omits titles derived from names, because a model reads the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic passes it
-        """Return False, so that pydantic leaves the title out."""
+        """Return False, so that pydantic omits the title."""
         return False
 
 
@@ -34,11 +34,11 @@ class Parameters:
 
     Args:
         function: The function. Each parameter must have an annotation, and must accept its argument by name.
-        text: The docstring. It describes the parameters that have no description in their annotations.
+        text: The docstring. It describes the parameters whose annotations lack a description.
 
     Attributes:
         schema_json: JSON Schema of type object; other arguments are refused.
-        context_name: The parameter that receives the ToolContext, or an empty string if there is none.
+        context_name: The parameter that receives the ToolContext, or an empty string without this parameter.
     """
 
     def __init__(self, function: Callable[..., Any], text: Docstring) -> None:
@@ -96,7 +96,7 @@ def _annotated_parameters(function: Callable[..., Any]) -> list[tuple[inspect.Pa
 
 
 def _with_field(annotation: Any, field: Any) -> Any:
-    """Return an annotation with further field information. The information in the annotation takes precedence."""
+    """Return an annotation with additional field information. The information in the annotation takes precedence."""
     metadata = getattr(annotation, "__metadata__", None)
     if metadata is None:
         return Annotated[annotation, field]

@@ -21,7 +21,7 @@ class RequirementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A requirement. `name` is the program's or the variable's, and empty for the network."""
+    """A requirement. `name` names the program or the variable, and is empty for the network."""
 
     kind: RequirementKind
     name: str = ""

@@ -1,15 +1,16 @@
-"""Drops the rights of this process that no work needs, so that hostile input gains little from a library's bug.
+"""Drops unneeded rights of this process, so that hostile input gains little from a library's bug.
 
-1. The process gets no new privileges, and leaves no core dump. Other processes of its user cannot read its memory.
-2. It writes to no files, because RLIMIT_FSIZE is 0 and, on Linux, opening a file for writing is refused.
+1. The process cannot gain privileges, and does not leave a core dump. Other processes of its user cannot read its
+   memory.
+2. It cannot write to files, because RLIMIT_FSIZE is 0 and, on Linux, opening a file for writing is refused.
 3. A seccomp filter (Linux on x86-64 and ARM64) answers EPERM to system calls for sockets, other programs, signals, and
-   access to other processes: to their memory, their descriptors, their limits and their share of the machine.
-4. Landlock (Linux 5.13) permits reading Python, its packages and the folders of the work, and nothing else. It also
-   refuses `/proc` of other processes, so that the environment and the memory of the service stay out of reach. On a
-   system without Landlock, `protect_memory` of the service does that, and workers read the files of the service's user.
+   access to the memory, the descriptors, the limits and the machine share of other processes.
+4. Landlock (Linux 5.13) permits reading only Python, its packages and the folders of the work. It also refuses `/proc`
+   of other processes, so that the environment and the memory of the service stay out of reach. On a system without
+   Landlock, `protect_memory` of the service has this effect, but workers can read the files of its user.
 
-The rules hold for the threads that start later. So `confine` precedes the import of the modules that do the work: some
-libraries start threads when they are imported, and a thread that is not confined could be made to do anything.
+The rules apply to threads that start later. `confine` must therefore precede the import of the modules that do the
+work: some libraries start threads on import, and an exploited thread without confinement could do anything.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from pathlib import Path
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-# BPF: load a word, compare it, test its bits, return the verdict.
+# BPF instructions: load a word, compare it, test its bits, and return the verdict.
 _LOAD, _EQUAL, _NOT_BELOW, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16  # offsets in struct seccomp_data
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16  # Offsets in struct seccomp_data.
 _X32_BIT = 0x40000000
 _ANY_BIT = 0xFFFFFFFF
 _TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -60,8 +61,8 @@ _REFUSED: dict[str, tuple[int, tuple[int, ...]]] = {
         ),
     ),
 }
-# System calls that are refused for some values of an argument: the number, the argument, and the bits that none of the
-# permitted values has. They are prlimit64 and sched_setaffinity of another process, and open and openat to write.
+# System calls that are refused for some values of an argument: the number, the argument, and the bits that no permitted
+# value has. They are prlimit64 and sched_setaffinity of another process, and open and openat to write.
 _REFUSED_VALUES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "x86_64": ((302, 0, _ANY_BIT), (203, 0, _ANY_BIT), (2, 1, _TO_WRITE), (257, 2, _TO_WRITE)),
     "aarch64": ((261, 0, _ANY_BIT), (122, 0, _ANY_BIT), (56, 2, _TO_WRITE)),
@@ -70,7 +71,7 @@ _REFUSED_VALUES: dict[str, tuple[tuple[int, int, int], ...]] = {
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
-# The number of rights to files that each version of Landlock's interface knows. Later versions know those of the last.
+# The number of file rights in each version of Landlock's interface. Later versions have the last listed number.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _SYSTEM_FOLDERS = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo", "/sys/devices/system/cpu")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/proc/cpuinfo", "/proc/meminfo")
@@ -92,14 +93,14 @@ class _PathRule(ctypes.Structure):
 def confine(folders: Iterable[str] = ()) -> bool:
     """Confine this thread and the threads that it starts. The confinement cannot be undone.
 
-    `folders` are the folders whose files may be read, besides those of Python and its packages. Returns whether
-    Landlock holds.
+    `folders` are the folders whose files may be read, in addition to Python and its packages. Returns whether Landlock
+    is in force.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing to a file raises an error instead of ending the process
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # Writing to a file raises an error instead of ending the process.
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())  # libraries would write to stderr, which is for logs
+    os.dup2(nowhere, sys.stderr.fileno())  # Libraries would write to stderr, which is for logs.
     os.close(nowhere)
     if sys.platform != "linux":
         return False
@@ -115,7 +116,7 @@ def confine(folders: Iterable[str] = ()) -> bool:
 def _python_folders() -> Iterator[str]:
     """Yield the folders of Python, of the installed packages and of the imported packages.
 
-    The current folder and the root of a checkout are not among them, although modules may be found there.
+    The current folder and the root of a checkout are excluded, although they may contain modules.
     """
     yield from (sys.prefix, sys.base_prefix, *_SYSTEM_FOLDERS)
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
@@ -128,7 +129,7 @@ def _python_folders() -> Iterator[str]:
 
 
 def _restrict_files(system: ctypes.CDLL, folders: Iterable[str]) -> bool:
-    """Permit this thread to read these folders and Python's files of the system. Returns False without Landlock."""
+    """Permit this thread to read these folders and Python's system files. Returns False without Landlock."""
     version = system.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
     if version < 1:
         return False
@@ -147,7 +148,7 @@ def _restrict_files(system: ctypes.CDLL, folders: Iterable[str]) -> bool:
 def _permit_reading(system: ctypes.CDLL, ruleset: int, path: str) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # many systems lack one of these paths
+    except OSError:  # Many systems lack one of these paths.
         return
     rights = _READ_FILE
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -172,8 +173,8 @@ def _filter(
 ) -> list[_Instruction]:
     """Return a BPF program that refuses these system calls, and every call of another architecture.
 
-    Each step names its next step if its comparison holds, and if not. The verdicts are the last two instructions: to
-    permit, and to refuse.
+    Each step names the next steps for a comparison that holds and for a comparison that fails. The last two
+    instructions are the verdicts: permit, and refuse.
     """
     values = [
         instruction

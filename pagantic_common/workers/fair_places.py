@@ -1,4 +1,4 @@
-"""Places for concurrent work. Owners share them, and take turns when all are taken."""
+"""Places for concurrent work. Owners share the places, and take turns when all places are taken."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Place:
         self._holders = 1  # the block, and each future that is not done
 
     def keep_until(self, future: asyncio.Future[Any] | Future[Any]) -> None:
-        """Keep the place until the future is done too, such as that of a thread that outlives its caller.
+        """Keep the place until the future is also done, for example the future of a thread that outlives its caller.
 
-        A failure of the future after its caller has left is not reported as one that nobody has noticed.
+        If the future fails after its caller has left, the failure is not reported as unnoticed.
         """
         future.add_done_callback(_notice_failure)
-        if not self._holders:  # the place has been passed on already
+        if not self._holders:  # The place has already been passed on.
             return
         loop = asyncio.get_running_loop()
         self._holders += 1
 
         def end(_done: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            with contextlib.suppress(RuntimeError):  # The loop may be closed by now.
                 loop.call_soon_threadsafe(self.release)
 
         future.add_done_callback(end)
@@ -54,7 +54,7 @@ _current: ContextVar[Place | None] = ContextVar("place", default=None)
 
 
 def keep_place_until(future: asyncio.Future[Any] | Future[Any]) -> None:
-    """Keep the place that the current work holds, if any, until the future is done too."""
+    """Keep the place that the current work holds, if any, until the future is also done."""
     place = _current.get()
     if place is None:
         future.add_done_callback(_notice_failure)
@@ -74,14 +74,14 @@ class _Turn:
 
 
 class FairPlaces:
-    """A number of places, and a queue for the work that waits for one. Use it from a single event loop.
+    """A number of places, and a queue for work that waits for a place. Use it from a single event loop.
 
-    Owners take turns in the queue. The owner None stands for the only user of a local system: it may take every place.
+    Owners take turns in the queue. The owner None, the single user of a local system, may take every place.
 
     Args:
         count: The number of places.
-        of_owner: The most places of one owner, or 0 if one owner may take every place.
-        waiting: The most pieces of work that wait. Each owner keeps its share of a full queue.
+        of_owner: Maximum number of places of one owner, or 0 if one owner may take every place.
+        waiting: Maximum number of pieces of work that wait. Each owner keeps its share of a full queue.
         resource: The thing that has these places, for error messages.
         code: The error code of work that the full queue refuses.
     """
@@ -125,7 +125,7 @@ class FairPlaces:
         try:
             yield place
         finally:
-            with contextlib.suppress(ValueError):  # the block ends in another context, where the token is not valid
+            with contextlib.suppress(ValueError):  # The block ends in another context, where the token is not valid.
                 _current.reset(token)
             place.release()
 
@@ -135,7 +135,7 @@ class FairPlaces:
     async def _wait(self, owner: str | None) -> None:
         turn = _Turn(owner, asyncio.get_running_loop().create_future())
         refused = self._queue.add(owner, turn)
-        if refused is not None and not refused.came.done():  # a caller that has just left is still in the queue
+        if refused is not None and not refused.came.done():  # The caller may have left but still be in the queue.
             refused.came.set_exception(self._full())
         try:
             await turn.came

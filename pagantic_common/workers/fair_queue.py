@@ -25,18 +25,18 @@ class FairQueue(Generic[ItemT]):
     def add(self, owner: str | None, item: ItemT) -> ItemT | None:
         """Add an item, and return the item that does not fit, or None if all items fit.
 
-        In a full queue, the newest item of the owner with the most items does not fit. It may be the added item.
+        In a full queue, the newest item of the owner with the most items does not fit. This may be the added item.
         """
         self._lines.setdefault(owner, deque()).append(item)
         if len(self) <= self._capacity:
             return None
         longest = max(len(line) for line in self._lines.values())
-        if len(self._lines[owner]) == longest:  # a tie: the added item's owner gives way
+        if len(self._lines[owner]) == longest:  # In a tie, the added item does not fit.
             return self._pop_newest(owner)
         return self._pop_newest(next(name for name, line in self._lines.items() if len(line) == longest))
 
     def take(self, may_take: Callable[[str | None], bool] = lambda _owner: True) -> ItemT | None:
-        """Return the next item, or None if no owner with items may take one. The turn passes to the next owner.
+        """Return the next item, or None if no owner with items may take an item. The turn passes to the next owner.
 
         An owner that may not take an item keeps its turn.
         """
@@ -52,7 +52,7 @@ class FairQueue(Generic[ItemT]):
         return item
 
     def remove(self, owner: str | None, item: ItemT) -> None:
-        """Remove an item for which no caller waits any longer. A missing item is not an error."""
+        """Remove an item that callers no longer wait for. A missing item is not an error."""
         line = self._lines.get(owner)
         if line is None or item not in line:
             return

@@ -25,11 +25,11 @@ ResultT = TypeVar("ResultT")
 
 
 class ProcessWorkers:
-    """Implements Workers, as an async context manager that starts the processes and ends them.
+    """Implements Workers as an async context manager that starts and ends the processes.
 
     Args:
         limits: The limits of the processes and their work.
-        is_started_late: Whether each process starts with its first work, because many services never have such work.
+        is_started_late: Whether each process starts with its first work, because many services never get any work.
     """
 
     def __init__(self, limits: WorkerLimits, *, is_started_late: bool = False) -> None:
@@ -45,7 +45,7 @@ class ProcessWorkers:
         add_gauge(WORKERS_QUEUED, "pieces of work that wait for a worker", lambda: len(self._queue))
 
     async def __aenter__(self) -> Self:
-        if self._is_started_late:  # `call` starts a process that is not alive
+        if self._is_started_late:  # `call` starts a process that is not alive.
             self._idle += self._workers
             return self
         loop = asyncio.get_running_loop()
@@ -80,16 +80,16 @@ class ProcessWorkers:
         tenant = current_principal().tenant
         turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
         refused = self._queue.add(tenant, turn)
-        if refused is not None and not refused.done():  # a caller that has just left is still in the queue
+        if refused is not None and not refused.done():  # The caller may have left but still be in the queue.
             refused.set_exception(self._full())
         try:
             worker = await turn
         except asyncio.CancelledError:
             self._queue.remove(tenant, turn)
-            if turn.done() and not turn.cancelled() and turn.exception() is None:  # the turn came at the same moment
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # The turn came at the same moment.
                 self._make_idle(turn.result())
             raise
-        if self._stopping.is_set():  # the stop may have begun after the turn came
+        if self._stopping.is_set():  # The stop may have begun after the turn came.
             self._make_idle(worker)
             raise _stops()
         return worker
@@ -111,7 +111,7 @@ class ProcessWorkers:
     def _give_back(self, worker: WorkerProcess, call: asyncio.Future[Any]) -> None:
         """Make the worker available again, with a new process if needed. If that fails, the next call tries again."""
         self._running.discard(call)
-        error = call.exception()  # also raised in the caller, unless it has left
+        error = call.exception()  # The error is also raised in the caller, unless it has left.
         if isinstance(error, Unavailable):
             log.error("a worker is not available", reason=str(error))
         elif not worker.is_alive and not self._stopping.is_set():

@@ -1,6 +1,6 @@
-"""Replies of a worker process, as JSON: a process that runs hostile sources must not send its service code to run.
+"""Replies of a worker process as JSON, because a process that handles hostile sources must not send code to run.
 
-A reply names no types. The service reads a result as the declared return type of the work.
+A reply does not name types. The service reads a result as the declared return type of the work.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from pagantic_common.domain import errors
 from pagantic_common.domain.errors import Failure, PaganticError
 
-MAX_REPLY_BYTES = 16 * 1024 * 1024  # of a result; one byte before it names the kind of the reply
-# The first message of a process. Any other is the reason that it cannot work.
+MAX_REPLY_BYTES = 16 * 1024 * 1024  # The limit for a result. The byte before it names the kind of the reply.
+# The first message of a process. Any other message is the reason why the process cannot work.
 READY, READY_WITHOUT_LANDLOCK = b"ready", b"ready without landlock"
 MAX_GREETING_BYTES = 4096
 _MAX_TRACEBACK_CHARS = 20_000
@@ -49,10 +49,10 @@ class WorkFailed(RuntimeError):
 
 @cache
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
-    """Return the adapter for the return type of a function, or for any JSON value if no type is declared."""
+    """Return the adapter for the return type of a function, or for any JSON value if the function declares no type."""
     try:
         hints = get_type_hints(function)
-    except TypeError:  # the function is written in C
+    except TypeError:  # The function is written in C.
         hints = {}
     return TypeAdapter(hints.get("return", Any))
 

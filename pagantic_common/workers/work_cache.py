@@ -32,10 +32,10 @@ class WorkCache(Generic[ResultT]):
     """Runs work once for simultaneous calls with equal keys, and keeps the result.
 
     Not thread-safe: use it from a single event loop. A refusal (InvalidRequest) is kept for a minute, so that hostile
-    work runs only once in that time.
+    work runs at most once a minute.
 
     Args:
-        max_bytes: Largest total size of the kept results, in bytes. The least recently used results are dropped first.
+        max_bytes: Maximum total size of the kept results, in bytes. The least recently used results are dropped first.
         size_of: Returns the size of a result, in bytes.
         monotonic_s: Returns the monotonic time in seconds.
     """
@@ -104,7 +104,7 @@ class WorkCache(Generic[ResultT]):
         if key in self._done:
             self.used_bytes -= self._size_of(self._done.pop(key))
         size = self._size_of(result)
-        if size > self._max_bytes:  # the result would displace all other results and still not fit
+        if size > self._max_bytes:  # The result would displace all other results and still not fit.
             return
         self._done[key] = result
         self.used_bytes += size

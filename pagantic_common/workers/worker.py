@@ -1,4 +1,4 @@
-"""A process that works for ProcessWorkers.
+"""A process that does the work of ProcessWorkers.
 
 The command is `python -m pagantic_common.workers.worker FD MEMORY_MIB TIME_S MODULE [FOLDER...]`. The process reads
 pickled functions with their arguments from a socket, writes the results as JSON, and exits when the socket is closed. A
@@ -34,7 +34,7 @@ _GRACE_S = 1.0
 
 
 def open_sizes() -> IO[str] | None:
-    """Open the file that tells the size of this process, or return None if the system has none."""
+    """Open the file that states the size of this process, or return None if the system has no such file."""
     try:
         return Path("/proc/self/statm").open(encoding="ascii")
     except OSError:
@@ -42,7 +42,7 @@ def open_sizes() -> IO[str] | None:
 
 
 def limit_memory(sizes: IO[str] | None, mib: int) -> None:
-    """Limit this process to `mib` MiB more memory than it uses now, if the system tells its size."""
+    """Limit this process to `mib` MiB more memory than its current use, if the system reports its size."""
     if sizes is None:
         return
     limit = int(sizes.read().split()[0]) * resource.getpagesize() + mib * _MIB
@@ -50,9 +50,9 @@ def limit_memory(sizes: IO[str] | None, mib: int) -> None:
 
 
 def import_packages(module: str) -> None:
-    """Import the packages in which the work's modules are found, so that a confined process finds these modules.
+    """Import the packages that contain the work's modules, so that a confined process finds these modules.
 
-    The folder of a package stays readable, and the folder beside it, such as the root of a checkout, does not.
+    The folder of a package stays readable, but its parent folder, such as the root of a checkout, does not.
     """
     for name in (*_PACKAGES, module.partition(".")[0]):
         with suppress(ImportError):
@@ -71,7 +71,7 @@ def serve(connection: Connection, time_s: float, greeting: bytes) -> None:
         try:
             reply = pack_result(work, work(*arguments))
         except MemoryError:
-            os._exit(1)  # the remaining memory is not worth keeping
+            os._exit(1)  # The remaining memory is not worth keeping.
         except BaseException as error:  # noqa: BLE001 - the caller raises it; a panic of Rust is no Exception
             reply = pack_error(error)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -82,20 +82,20 @@ def main() -> None:
     """Serve the inherited socket."""
     file_descriptor, memory_mib, time_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     module, folders = sys.argv[4], sys.argv[5:]
-    for number in (signal.SIGINT, signal.SIGTERM):  # the service handles them, ends its work and closes the socket
+    for number in (signal.SIGINT, signal.SIGTERM):  # The service handles both, ends its work and closes the socket.
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(file_descriptor)
     import_packages(module)
     sizes = open_sizes()
     greeting = READY if confine(folders) else READY_WITHOUT_LANDLOCK
     try:
-        importlib.import_module(module)  # its threads are confined, and its memory is not counted
+        importlib.import_module(module)  # The module's threads are confined, and its memory is not counted.
     except BaseException as error:  # noqa: BLE001 - a module may raise anything
         reason = f"cannot import {module}: {type(error).__name__}: {error}".encode(errors="replace")
         connection.send_bytes(reason[:MAX_GREETING_BYTES])
         sys.exit(1)
     limit_memory(sizes, memory_mib + STACK_BYTES // _MIB)
-    threading.stack_size(STACK_BYTES)  # the main thread cannot have so large a stack
+    threading.stack_size(STACK_BYTES)  # The main thread cannot have a stack of this size.
     thread = threading.Thread(target=serve, args=(connection, time_s, greeting), daemon=True)
     thread.start()
     thread.join()

@@ -34,9 +34,9 @@ START_TIMEOUT_S = 60.0
 RETRY_AFTER_S = 1.0
 # A worker gets only these variables, which Python needs to find modules. Other variables may hold secrets.
 ENVIRONMENT = ("PYTHONHOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
-# Work that got less than this share of its time on the processor was starved and not slow, so it gets more time.
+# Work below this share of processor time was starved, not slow, so it gets more time.
 STARVED_RATIO = 0.5
-IDLE_RATIO = 0.02  # a process that computes nothing is waiting for something, and gets no more time
+IDLE_RATIO = 0.02  # A process without computation is waiting, and gets no more time.
 STARVED_WINDOWS = 4
 
 Job = tuple[Callable[..., Any], tuple[object, ...]]
@@ -44,10 +44,11 @@ Job = tuple[Callable[..., Any], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The number of processes, the time and memory of a unit of work, and the largest number of waiting units.
+    """The number of processes, the time and memory of a unit of work, and the maximum number of waiting units.
 
     A process imports `module`, with everything that the work needs, before its memory is limited. `advice` is the
-    remedy for work that exceeds a limit. `folders` are the folders whose files the work may read, besides Python's.
+    remedy for work that exceeds a limit. `folders` are the folders whose files the work may read, in addition to
+    Python's.
     """
 
     processes: int
@@ -59,7 +60,7 @@ class WorkerLimits:
     folders: tuple[str, ...] = ()
 
 
-@cache  # once in a process
+@cache  # Once per process.
 def _warn_of_missing_landlock() -> None:
     log.warning("workers are confined without Landlock", consequence="they can read the files of the service's user")
 
@@ -109,7 +110,7 @@ class WorkerProcess:
         with theirs:
             self._connection = Connection(ours.detach())
             limits = self._limits
-            longest_s = limits.time_s * STARVED_WINDOWS  # `_ask` ends work by then, and can say why.
+            longest_s = limits.time_s * STARVED_WINDOWS  # `_ask` ends work by then, and can state the reason.
             arguments = [str(theirs.fileno()), str(limits.memory_mib), str(longest_s), limits.module]
             arguments += limits.folders
             self._process = subprocess.Popen(
@@ -139,13 +140,13 @@ class WorkerProcess:
         self._process = self._connection = None
 
     def call(self, job: Job) -> Any:
-        """Do a unit of work, and repeat it if its process died, because the work may not be the cause.
+        """Do a unit of work. If its process dies, repeat the work once, because the work may not be the cause.
 
         Raises the errors of the work, and InvalidRequest (CONSTRAINT_TOO_COMPLEX) if the work exceeds a limit. Raises
-        Unavailable if the process got too little processor time to judge the work, or if it cannot be started.
+        Unavailable if the process got too little processor time for a verdict on the work, or if it cannot be started.
         """
         for attempt in (1, 2):
-            if not self.is_alive:  # the process died while idle
+            if not self.is_alive:  # The process died while idle.
                 self.start()
             try:
                 return unpack(job[0], self._ask(job))
@@ -175,16 +176,16 @@ class WorkerProcess:
                     self.kill()
                     return
 
-        # The watch also covers sending, because a stopped process reads nothing from the socket.
+        # The watch also covers sending, because a stopped process does not read from the socket.
         watch = threading.Thread(target=kill_slow, name="worker-watch", daemon=True)
         watch.start()
         try:
             self._socket.send_bytes(pickle.dumps(job))
-            return self._socket.recv_bytes(1 + MAX_REPLY_BYTES)  # refused by its length, before memory is taken
+            return self._socket.recv_bytes(1 + MAX_REPLY_BYTES)  # A long reply is refused before it takes memory.
         except (EOFError, OSError):
             if not used_s:
                 raise _WorkerGoneError from None
-            self.stop()  # waits for the process, so that it no longer counts as alive
+            self.stop()  # Waits for the process, so that it no longer counts as alive.
             if used_s[0] < STARVED_RATIO * time_s:
                 raise Unavailable(
                     "the work got too little of the processor to be done in time", retry_after_s=RETRY_AFTER_S

@@ -1,4 +1,4 @@
-"""Starts the orchestrator. Only this module names the orchestrator's concrete classes."""
+"""Starts the orchestrator. No other module names the orchestrator's concrete classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from services.orchestrator.wiring.inference import open_inference
 from services.orchestrator.wiring.journal import open_journal
 from services.orchestrator.wiring.services import channels_of, open_budgets, services_of
 
-READY_TIMEOUT_S = 120.0  # loading a large model takes a long time
+READY_TIMEOUT_S = 120.0  # Loading a large model takes a long time.
 
 
 # Context, rerank and tools do not count, because most requests, such as plain chats, do not need them.
@@ -53,7 +53,7 @@ class Readiness:
         """Return the reason that the service is not ready, or an empty string if it is ready."""
         if trouble := self._journal_trouble():
             return trouble
-        ready = grpc.ChannelConnectivity.READY  # the channels check health, so a ready channel means a serving service
+        ready = grpc.ChannelConnectivity.READY  # The channels check health: ready means serving.
         missing = [
             name for name, channel in self._needed.items() if channel.get_state(try_to_connect=True) is not ready
         ]
@@ -100,7 +100,7 @@ async def open_app(settings: OrchestratorSettings) -> AsyncIterator[Sequence[Reg
         stack.push_async_callback(presence.stop)
 
         async def drain() -> None:
-            await presence.stop()  # presence must not resume executions that are being released
+            await presence.stop()  # Presence must not resume released executions.
             await executions.close()
 
         trouble = partial(_journal_trouble, presence, journal, settings.journal_min_free_bytes)
@@ -141,7 +141,7 @@ def _report(journal: SqlJournal) -> None:
 
 
 def _journal_trouble(presence: Presence, journal: SqlJournal, min_free_bytes: int) -> str:
-    """Return the reason that the journal is or soon will be unwritable, or an empty string if there is none."""
+    """Return the reason that the journal is, or soon will be, unwritable, or an empty string."""
     if not presence.is_beating:
         return "no write of the journal has succeeded in the last seconds"
     if journal.write_failure:
@@ -168,7 +168,7 @@ def main() -> None:
 
 
 def limits_of(settings: OrchestratorSettings, custom_steps: Mapping[str, CustomStep]) -> Limits:
-    """Return the configured limits of executions and plans."""
+    """Return the configured limits on executions and plans."""
     bounds = PlanPolicy(
         max_steps=settings.max_plan_steps,
         allowed_kinds=settings.allowed_step_kinds or None,

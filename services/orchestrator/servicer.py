@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
@@ -41,7 +41,6 @@ from services.orchestrator.convert.access import (
     period_from_proto,
     scopes_from_proto,
 )
-from services.orchestrator.convert.approval import approval_to_proto, decision_from_proto
 from services.orchestrator.convert.event import event_to_proto
 from services.orchestrator.convert.inference import (
     replica_change_to_proto,
@@ -68,6 +67,8 @@ from services.orchestrator.convert.request import (
 )
 from services.orchestrator.convert.response import response_to_proto, state_from_proto, state_to_proto
 from services.orchestrator.convert.steps import steps_to_proto
+from services.orchestrator.convert.wait import approval_to_proto, decision_from_proto, wait_to_proto
+from services.orchestrator.core.execution.wait import Signal, Wait, WaitKind
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -86,6 +87,8 @@ SCOPES: Mapping[str, Scope] = MappingProxyType(
         "CreatePlan": Scope.EXECUTE,
         "ResolveApproval": Scope.EXECUTE,
         "ListApprovals": Scope.READ,
+        "SignalExecution": Scope.EXECUTE,
+        "ListWaits": Scope.READ,
         "FollowExecution": Scope.READ,
         "GetExecution": Scope.READ,
         "ListExecutions": Scope.READ,
@@ -135,7 +138,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         templates: Templates,
     ) -> None:
         self._executions = executions
-        self._approvals = executions.approvals
+        self._waits = executions.waits
         self._guards = executions.guards
         self._audit = audit
         self._keys = keys
@@ -197,7 +200,10 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         record = await self._history.execution(_execution(request.request_id))
-        return pb.GetExecutionResponse(execution=record_to_proto(record))
+        waits: Sequence[Wait] = ()
+        if record.response is None:
+            waits = (await self._waits.list_open(record.tenant, record.request_id)).items
+        return pb.GetExecutionResponse(execution=record_to_proto(record, waits))
 
     async def UpdateExecution(self, request: pb.UpdateExecutionRequest, context: Context) -> pb.UpdateExecutionResponse:
         key = _execution(require_id("request_id", request.request_id))
@@ -244,7 +250,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         key = _execution(request.request_id)
         decision = decision_from_proto(request.decision)
         await self._record("ResolveApproval", request_id=key.request_id)
-        approval = await self._approvals.resolve(
+        approval = await self._waits.decide(
             key,
             request.tool_call_id,
             decision,
@@ -258,9 +264,24 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return pb.ResolveApprovalResponse(approval=approval_to_proto(approval))
 
     async def ListApprovals(self, request: pb.ListApprovalsRequest, context: Context) -> pb.ListApprovalsResponse:
-        page = await self._approvals.list_open(_tenant(), request.request_id, request.page_size, request.page_token)
+        page = await self._waits.list_open(
+            _tenant(), request.request_id, request.page_size, request.page_token, {WaitKind.APPROVAL}
+        )
         encoded = [approval_to_proto(approval) for approval in page.items]
         return pb.ListApprovalsResponse(approvals=encoded, next_page_token=page.next_token)
+
+    async def SignalExecution(self, request: pb.SignalExecutionRequest, context: Context) -> pb.SignalExecutionResponse:
+        key = _execution(require_id("request_id", request.request_id))
+        signal_id = request.signal_id or self._executions.new_request_id()
+        signal = Signal(signal_id, request.name, request.payload_json, current_principal().subject)
+        await self._record("SignalExecution", request_id=key.request_id)
+        await self._waits.signal(key, signal, lambda payload: self._guards.check_payload(payload, _account()))
+        await self._executions.wake(key)
+        return pb.SignalExecutionResponse(signal_id=signal_id)
+
+    async def ListWaits(self, request: pb.ListWaitsRequest, context: Context) -> pb.ListWaitsResponse:
+        page = await self._waits.list_open(_tenant(), request.request_id, request.page_size, request.page_token)
+        return pb.ListWaitsResponse(waits=map(wait_to_proto, page.items), next_page_token=page.next_token)
 
     async def CreatePlan(self, request: pb.CreatePlanRequest, context: Context) -> pb.CreatePlanResponse:
         submission = self._decode(request.request)
@@ -421,7 +442,7 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
         return self._audit.note(_named(method), _session_named(request.session_id), request.request_id)
 
     async def _record(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Record a call that changes data or reads data of all tenants, before the call takes effect."""
+        """Record a call that changes data, or reads data of all tenants, before the call takes effect."""
         await self._audit.record(_named(method), resource, request_id)
 
 

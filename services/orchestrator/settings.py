@@ -34,7 +34,7 @@ def _check_rate(text: str) -> str:
     return text
 
 
-_ENVELOPE_BYTES = 64 * 1024  # the largest size of an execution or an event, besides the response
+_ENVELOPE_BYTES = 64 * 1024  # maximum size of an execution or an event, excluding the response
 
 
 class Routing(StrEnum):
@@ -233,17 +233,17 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def max_tenant_bytes(self) -> int | None:
-        """The bytes that the journal keeps of one tenant; 0 for the room left, and None where there is one tenant."""
+        """Maximum bytes that the journal stores per tenant: 0 for the remaining space, None with a single tenant."""
         if not self.max_stored_bytes_of_tenant and self.auth is not Auth.KEYS:
             return None
         return self.max_stored_bytes_of_tenant
 
     @property
     def max_received_bytes(self) -> int:
-        """The size of the largest message that the port accepts.
+        """The size of the largest message accepted by the port.
 
-        The service itself rejects a slightly larger request, and gRPC rejects a much larger one. The limit leaves room
-        for all values of a session in one update.
+        The service itself rejects a slightly larger request, and gRPC rejects a much larger request. The limit leaves
+        room for all values of a session in one update.
         """
         return min(self.max_message_bytes, 2 * max(self.max_request_bytes, MAX_STATE_BYTES))
 
@@ -251,15 +251,15 @@ class OrchestratorSettings(CallerSettings):
     def max_response_bytes(self) -> int:
         """The size of the largest response.
 
-        One message holds the response with the data of its execution, and with its request if that is kept. A response
-        may always fill half a message. If MAX_REQUEST_BYTES exceeds the other half, GetExecution may have no room for
-        both, but Execute and the stream still return the response.
+        One message contains the response, the data of its execution and, if it is kept, the request. A response may
+        always fill half a message. If MAX_REQUEST_BYTES exceeds the other half, GetExecution may have no room for both
+        request and response, but Execute and the stream still return the response.
         """
         return max(self.max_message_bytes // 2, self.max_message_bytes - self.max_request_bytes - _ENVELOPE_BYTES)
 
     @property
     def max_answer_bytes(self) -> int:
-        """The size of the largest output of one inference, which is a part of the response."""
+        """The maximum size of one inference's output, which is a part of the response."""
         return self.max_message_bytes // 2
 
     def read_journal_url(self) -> str:
@@ -383,7 +383,7 @@ class OrchestratorSettings(CallerSettings):
 
     @property
     def caller_ca_file(self) -> Path | None:
-        """The file of additional certificate authorities for callers, or None to accept only those of the services."""
+        """The file of additional certificate authorities for callers; None to accept only those of the services."""
         return self.client_ca_file
 
     @property

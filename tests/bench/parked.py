@@ -93,7 +93,7 @@ async def wait_until_parked(stub) -> None:
 async def park(url: str, folder: Path, count: int, wait_s: float) -> None:
     """Park an execution whose call waits so long, and copy it."""
     async with orchestrator(folder, asking(), journal=SqlJournal(url, retention_s=TEN_YEARS_S)) as stub:
-        stub.executions.approvals._parked_wait_s = wait_s
+        stub.executions.waits._parked_wait_s = wait_s
         await begin(stub, system_request("How late is it?", request_id="r", tool_rules=[ASK], background=True))
         while stub.executions.registry.count or parked_count(url) == 0:  # noqa: ASYNC110 - the database has no event
             await asyncio.sleep(0.05)

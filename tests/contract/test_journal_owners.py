@@ -17,8 +17,8 @@ from pagantic_common.domain.errors import (
 from services.orchestrator.adapters.journal.database import check_url
 from services.orchestrator.adapters.journal.upkeep import owner_lock
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
+from services.orchestrator.core.execution.wait import Decision, Resolution, Signal, Wait, WaitKind
 from services.orchestrator.core.model.request import Mode
-from services.orchestrator.core.tools.approval import Approval, Decision, Resolution
 from tests.support.journal_records import NOW, admit, ended, happened, record, sequences
 from tests.support.keys import execution
 
@@ -180,8 +180,8 @@ async def waiting_for(journal, request_id="r"):
     await admit(journal, request_id)
     until = NOW + timedelta(days=7)
     for call_id in CALLS:
-        asked = Approval(request_id, call_id, "pay", "{}", "why", NOW, until)
-        await journal.ask_approval(execution(request_id), asked)
+        asked = Wait(request_id, call_id, WaitKind.APPROVAL, NOW, until, "pay", "why", "{}")
+        await journal.begin_wait(execution(request_id), asked)
     return until
 
 
@@ -212,13 +212,29 @@ async def test_a_decision_makes_a_parked_execution_due_and_prevents_its_parking(
     journal = await journals("a")
     until, key = await waiting_for(journal), execution("r")
     assert await journal.park(key, until, CALLS)
-    await journal.resolve_approval(key, "c1", Resolution(Decision.APPROVED, NOW))
+    await journal.resolve_wait(key, "c1", Resolution(Decision.APPROVED, NOW))
     assert await journal.due(9) == [key]
     assert await journal.claim(key)
     assert await journal.due(9) == []
     assert not await journal.park(key, until, CALLS), "one of the calls is decided"
     assert await journal.park(key, until, CALLS[1:])
     assert not await journal.park(execution("none"), until, CALLS)
+
+
+async def test_a_kept_signal_prevents_the_parking_and_makes_a_parked_execution_due_only_if_it_is_expected(journals):
+    journal = await journals("a")
+    key = execution("r")
+    await admit(journal, "r")
+    until = NOW + timedelta(days=7)
+    await journal.begin_wait(key, Wait("r", "plan/paid", WaitKind.SIGNAL, NOW, until, "paid"))
+    await journal.add_signal(key, Signal("1", "other", "null"))
+    assert await journal.park(key, until, ["plan/paid"])
+    await journal.add_signal(key, Signal("2", "other", "null"))
+    assert await journal.due(9) == [], "nobody waits for this signal"
+    await journal.add_signal(key, Signal("3", "paid", "null"))
+    assert await journal.due(9) == [key]
+    assert await journal.claim(key)
+    assert not await journal.park(key, until, ["plan/paid"]), "the signal can be taken"
 
 
 async def test_parked_executions_are_due_in_the_order_of_their_times(journals):

@@ -23,9 +23,9 @@ from services.orchestrator.adapters.journal.sealing import (
 )
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.wait import Signal, Wait, WaitKind
 from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.core.model.request import KeptRequest
-from services.orchestrator.core.tools.approval import Approval
 from tests.support.journal_records import NOW, SAID, admit, ended, happened
 from tests.support.keys import execution
 
@@ -145,7 +145,8 @@ READS = {
     "kept_requests.metadata_json": SqlJournal.get,
     "executions.response": SqlJournal.get,
     "executions.last_error": SqlJournal.get,
-    "approvals.approval": partial(SqlJournal.get_approval, tool_call_id="c1"),
+    "approvals.approval": partial(SqlJournal.get_wait, wait_id="c1"),
+    "signals.signal": partial(SqlJournal.next_signal, name="paid"),
 }
 
 
@@ -154,8 +155,9 @@ async def test_content_of_another_execution_is_found(opened, place):
     journal = await opened(KEYS[0])
     for name in ("r1", "r2"):
         await admit(journal, name, kept=KeptRequest(name.encode(), {"note": name}))
-        asked = Approval(name, "c1", "send", "{}", "why", NOW, NOW + timedelta(minutes=5), ())
-        await journal.ask_approval(execution(name), asked)
+        asked = Wait(name, "c1", WaitKind.APPROVAL, NOW, NOW + timedelta(minutes=5), "send", "why", "{}")
+        await journal.begin_wait(execution(name), asked)
+        await journal.add_signal(execution(name), Signal("s1", "paid", f'"{name}"'))
         stored = replace(await journal.get(execution(name)), last_failure=failure_of(ErrorCode.TOOL_TIMEOUT, name))
         await journal.write(replace(happened(stored, 1), entries=(SAID,), position=1))
         await journal.write(ended(stored, 2))
@@ -234,7 +236,7 @@ def test_every_column_of_content_is_sealed():
     assert all(place == kind.place for place, kind in sealed.items())
     assert set(sealed) == {
         *("executions.last_error", "executions.response", "events.event", "entries.entry", "messages.message"),
-        *("session_state.value_json", "summaries.text", "approvals.approval"),
+        *("session_state.value_json", "summaries.text", "approvals.approval", "signals.signal"),
         *("kept_requests.request", "kept_requests.metadata_json"),
     }
 

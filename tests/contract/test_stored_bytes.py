@@ -19,9 +19,9 @@ from services.orchestrator.adapters.journal.sealing import opened
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.adapters.journal.upkeep import purge
 from services.orchestrator.core.conversation.memory import Summary
+from services.orchestrator.core.execution.wait import Decision, Resolution, Signal, Wait, WaitKind
 from services.orchestrator.core.model.request import KeptRequest
 from services.orchestrator.core.model.response import FinishReason, InferenceOutput
-from services.orchestrator.core.tools.approval import Approval, Decision, Resolution
 from services.orchestrator.core.turn.answering import Inferred
 from services.orchestrator.ports.journal import Durability
 from tests.support.examples import examples
@@ -34,7 +34,8 @@ TENANTS, IDS, SESSIONS = ("acme", "beta"), ("r1", "r2", "r3"), ("", "s1", "s2")
 CONTENT = {
     "executions": ("response", "last_error"),
     "events": ("event",),
-    "approvals": ("approval",),
+    "approvals": ("wait",),
+    "signals": ("signal",),
     "kept_requests": ("request", "metadata_json"),
     "entries": ("entry",),
     "sessions": (),
@@ -52,7 +53,7 @@ def held(journal):
     with journal._engine.connect() as db:
         for name, columns in CONTENT.items():
             table = tables.TABLES.tables[name]
-            own = [column.name for column in table.primary_key]
+            own = [column.key for column in table.primary_key]
             for row in db.execute(select(table)).mappings():
                 names = [row[part] for part in (("tenant", "request_id") if name == "executions" else own)]
                 values = [row[column] and opened(db, table.c[column], row[column], *names) for column in columns]
@@ -157,15 +158,26 @@ class Life:
     async def _keep(self, journal, tenant):
         key, call = execution(self._random.choice(IDS), tenant), self._random.choice(["c1", "c2"])
         later = NOW + timedelta(minutes=5)
-        match self._random.randrange(3):
+        match self._random.randrange(6):
             case 0:
                 await journal.get(key)  # only executions ask
-                asked = Approval(key.request_id, call, "send", f'{{"to": "{self._text()}"}}', "why", NOW, later, ())
-                await journal.ask_approval(key, asked)
+                arguments = f'{{"to": "{self._text()}"}}'
+                asked = Wait(key.request_id, call, WaitKind.APPROVAL, NOW, later, "send", "why", arguments)
+                await journal.begin_wait(key, asked)
             case 1:
-                await journal.resolve_approval(key, call, Resolution(Decision.APPROVED, NOW, "ann", "{}", self._text()))
+                await journal.resolve_wait(key, call, Resolution(Decision.APPROVED, NOW, "ann", "{}", self._text()))
             case 2:
                 await journal.update_metadata(key, {"note": self._text(), "more": self._text()}, ["other"])
+            case 3:
+                await journal.add_signal(key, Signal(self._random.choice("abc"), "paid", self._text()))
+            case 4:
+                await journal.get(key)
+                await journal.begin_wait(key, Wait(key.request_id, "plan/x", WaitKind.SIGNAL, NOW, later, "paid"))
+                if (signal := await journal.next_signal(key, "paid")) is not None:
+                    taken = Resolution(Decision.SIGNALLED, NOW, payload_json=signal.payload_json, signal_id=signal.id)
+                    await journal.take_signal(key, "plan/x", taken)
+            case 5:
+                await journal.drop_signal(key, self._random.choice("abc"))
 
     async def _forget(self, journal, tenant):
         if self._random.random() < 0.1:
@@ -216,8 +228,9 @@ async def test_writes_of_two_owners_to_one_execution_and_conversation_are_all_co
 @pytest.mark.sql_only
 async def test_an_execution_that_runs_again_counts_what_is_left(journal):
     await admit(journal, kept=KeptRequest(b"request", {"note": "x"}))
-    asked = Approval("r", "c1", "send", "{}", "why", NOW, NOW + timedelta(minutes=5), ())
-    await journal.ask_approval(execution("r"), asked)
+    asked = Wait("r", "c1", WaitKind.APPROVAL, NOW, NOW + timedelta(minutes=5), "send", "why", "{}")
+    await journal.begin_wait(execution("r"), asked)
+    await journal.add_signal(execution("r"), Signal("s1", "paid", "1"))
     stored = replace(await journal.get(execution("r")), last_failure=failure_of(ErrorCode.TOOL_TIMEOUT, "late"))
     await journal.write(happened(stored, 1))
     await journal.write(ended(stored, 2))
@@ -254,7 +267,10 @@ def _back_to_revision_12(database_url):
     with engine.begin() as db:
         for index in ("executions_by_size", "executions_parked"):
             db.execute(text(f"DROP INDEX {index}"))
+        db.execute(text("DROP TABLE signals"))
         for table, column in (
+            ("approvals", "kind"),
+            ("approvals", "name"),
             ("executions", "wakes_at"),
             ("executions", "parked_s"),
             ("executions", "stored_bytes"),

@@ -2,9 +2,10 @@
 
 import json
 
+from pagantic.common.v1 import message_pb2
 from pagantic.constraint.v1 import constraint_service_pb2, contract_pb2
 from pagantic.context.v1 import policy_pb2
-from pagantic.orchestrator.v1 import execution_pb2
+from pagantic.orchestrator.v1 import approval_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from tests.support.killing import wait_until
 from tests.support.live_requests import (
@@ -170,6 +171,29 @@ def find_nothing(world):
 @ROWS.add("ORCHESTRATION_PLAN_REJECTED", "two steps of one name", planning(TWICE))
 def name_twice(world):
     return run(world.stub, plan(*TWICE.plan.steps))
+
+
+def parked_session(world):
+    """Return a session whose turn waits for an approval, once its execution is parked."""
+    asks = approval_pb2.ToolRule(tool="calculator", action=approval_pb2.TOOL_ACTION_ASK)
+    work = chat(tool_rules=[asks], background=True)
+    events = world.stub.ExecuteStream(work, timeout=100)
+    next(events)
+    events.cancel()
+    named = pb.GetExecutionRequest(request_id=work.request_id)
+    wait_until(lambda: world.stub.GetExecution(named).execution.HasField("wakes_at"), "the turn is parked")
+    return work.session_id
+
+
+def append_to_a_parked_session(world):
+    told = message_pb2.Message(role=message_pb2.ROLE_USER, content="And now?")
+    change = pb.UpdateSessionRequest(session_id=parked_session(world), appended_messages=[told])
+    return world.stub.UpdateSession(change, timeout=30)
+
+
+@ROWS.add("ORCHESTRATION_TURN_WAITING", "a turn of a session whose turn is parked", append_to_a_parked_session)
+def speak_to_a_parked_session(world):
+    return run(world.stub, say("Go on.", session_id=parked_session(world)))
 
 
 # ---- configuration and cancellation -------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from pagantic_common.testing.server import serving
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
 from services.orchestrator.app.access.audit import Audit
 from services.orchestrator.app.access.keys import Keys
-from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgets import Budgets
 from services.orchestrator.app.catalog import Templates, ToolCatalog
 from services.orchestrator.app.executions import Executions
@@ -27,6 +26,7 @@ from services.orchestrator.app.policy.charge import Charge
 from services.orchestrator.app.presence import Presence
 from services.orchestrator.app.running.environment import Limits, make_environment
 from services.orchestrator.app.running.models import Models
+from services.orchestrator.app.waits import Waits
 from services.orchestrator.servicer import SCOPES, SERVICE_NAME, OrchestratorServicer
 from tests.support.databases import sqlite_url
 from tests.support.scripted_services import scripted_services
@@ -64,7 +64,7 @@ async def orchestrator(
     await journal.open()
     limits = Limits(max_running=max_running, **limits)
     budgets = Budgets(journal, SystemClock())
-    services = replace(services or scripted_services(), approvals=Approvals(journal, SystemClock(), approval_wait_s))
+    services = replace(services or scripted_services(), waits=Waits(journal, SystemClock(), approval_wait_s))
     charge = Charge(budgets, limits.prices, services.inference.context_window)
     services = replace(services, around=(charge, *services.around))
     environment = make_environment(services, journal, SystemClock(), limits)

@@ -284,7 +284,7 @@ def scripted_services(
         context=context or ScriptedContext(),
         prompts=prompts or PromptFolder(None),
         summaries=summaries or ScriptedSummaries(),
-        approvals=None,  # a journal has them
+        waits=None,  # a journal has them
         memory=memory or MemoryPolicy(),
         tool_policy=parse_policy(policy),
     )

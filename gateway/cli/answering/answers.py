@@ -7,16 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Generator, Iterable
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 
 from gateway.cli.output import Progress, check_response, note, print_json, say_json, showing_progress
 from pagantic.inference.v1 import generation_pb2
-from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2
+from pagantic.orchestrator.v1 import approval_pb2, event_pb2, execution_pb2, wait_pb2
 from pagantic_common.client import AnswerState, Client, Delta, DeltaKind
 from pagantic_common.client.descriptions import (
     TOO_LARGE,
@@ -28,6 +28,7 @@ from pagantic_common.client.descriptions import (
 )
 from pagantic_common.client.event_descriptions import describe_event
 from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
 # The activity of the model that is shown for each kind of delta.
@@ -74,15 +75,13 @@ def stream_answer(client: Client, request: execution_pb2.SystemRequest) -> execu
 def wait_for_answer(client: Client, request: execution_pb2.SystemRequest) -> execution_pb2.SystemResponse:
     """Return the response without showing the answer.
 
-    The request is sent in the same way as in `stream_answer`. If the connection is lost, the function connects again
-    and continues.
+    The request is sent as in `stream_answer`. If the connection is lost, the function connects again and continues.
     """
     state = AnswerState()
     with unwinding(), closing(client.follow_to_end(request, on_lost=_note_lost)) as events:
         for event in events:
             state.take(event)
-            if event.HasField("approval_requested"):
-                _note_waiting(event.approval_requested.approval)
+            _note_wait(event)
     return response_of(state)
 
 
@@ -99,8 +98,7 @@ def answer_quietly(client: Client, request: execution_pb2.SystemRequest) -> exec
     ):
         for event in events:
             _show_progress(progress, event, state.take(event))
-            if event.HasField("approval_requested"):
-                _note_waiting(event.approval_requested.approval)
+            _note_wait(event)
     return response_of(state)
 
 
@@ -113,7 +111,7 @@ def _show_progress(progress: Progress, event: event_pb2.ExecutionEvent, deltas: 
 
 
 def response_of(state: AnswerState) -> execution_pb2.SystemResponse:
-    """Return the response of an execution that was followed to its end, or an empty response if there is none."""
+    """Return the response of an execution that was followed to its end, or an empty response if it is missing."""
     return state.response or execution_pb2.SystemResponse()
 
 
@@ -146,6 +144,9 @@ def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.Execution
     if event.HasField("approval_requested"):
         writer.end_line()
         _decide(client, event.approval_requested.approval)
+    elif event.wait_began.wait.kind == wait_pb2.WAIT_KIND_QUESTION:
+        writer.end_line()
+        _answer(client, event.wait_began.wait)
     elif event.HasField("tool_start") and sys.stderr.isatty():
         writer.end_line()
         note(f"calling {event.tool_start.tool_name} …")
@@ -174,6 +175,43 @@ def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None
             client.reject(approval.request_id, approval.tool_call_id, reason="rejected at the terminal")
     except PaganticError as error:  # For example, the decision came too late. The execution continues.
         note(str(error))
+
+
+def _answer(client: Client, question: wait_pb2.Wait) -> None:
+    """Ask the user at the terminal, or print the command that answers."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        _note_question(question)
+        return
+    note(plain_text(question.reason))
+    try:
+        text = typer.prompt("answer", err=True)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    try:
+        client.signal(question.request_id, question.name, _payload_of(text, question))
+    except PaganticError as error:  # For example, the answer came too late. The execution continues.
+        note(str(error))
+
+
+def _payload_of(text: str, question: wait_pb2.Wait) -> Any:
+    """Return the payload for a typed answer: JSON if the question has a schema, otherwise the text."""
+    if question.schema_json:
+        with suppress(JsonTextError):
+            return parse_json(text)
+    return text
+
+
+def _note_wait(event: event_pb2.ExecutionEvent) -> None:
+    """Print the commands that end a wait for a person."""
+    if event.HasField("approval_requested"):
+        _note_waiting(event.approval_requested.approval)
+    elif event.wait_began.wait.kind == wait_pb2.WAIT_KIND_QUESTION:
+        _note_question(event.wait_began.wait)
+
+
+def _note_question(question: wait_pb2.Wait) -> None:
+    note(plain_text(f"the model asks: {question.reason}"))
+    note(f"answer with: pagantic signal {question.request_id} {question.name} '\"TEXT\"'")
 
 
 def _describe_waiting(approval: approval_pb2.Approval) -> None:
@@ -271,10 +309,9 @@ def _note_warnings(response: execution_pb2.SystemResponse) -> None:
 
 @contextmanager
 def unwinding() -> Generator[None, None, None]:
-    """Make SIGTERM and SIGHUP raise SystemExit inside the block, so that started work is stopped, as on Ctrl-C.
+    """Make SIGTERM and SIGHUP raise SystemExit inside the block, so that started work is stopped as on Ctrl-C.
 
-    A signal that is ignored, as SIGHUP is under nohup, stays ignored. Outside the main thread, the function changes
-    nothing.
+    Ignored signals, such as SIGHUP under nohup, stay ignored. Outside the main thread, the function changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""`pagantic calibrate`: uses labelled questions to fit the numbers that turn a model's yes into a probability."""
+"""`pagantic calibrate`: uses labelled questions to fit the parameters that turn a model's yes into a probability."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Asking:
     def _ask(self, question: str) -> event_pb2.ContextWeighed:
         """Return the model's `ContextWeighed` event for a question.
 
-        A minimum probability of 1 ends the request before anything is decoded.
+        A minimum probability of 1 ends the request before decoding begins.
         """
         request = ask_request(
             self.collection,

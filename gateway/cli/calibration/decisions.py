@@ -155,7 +155,7 @@ def logprobs_of(decision: decision_pb2.Decision) -> tuple[float, ...]:
 
 
 def calibrated(model: str, judged: Sequence[JudgedQuestion], fit: Fit = fit_calibration) -> LabelCalibration:
-    """Fit a map for each answer to its log-odds against all other answers and to whether it was right."""
+    """For each answer, fit a map from its log-odds against all other answers to whether it was right."""
     examples = _examples_of(judged)
     return LabelCalibration(model, {answer: fit(own) for answer, own in examples.items()})
 

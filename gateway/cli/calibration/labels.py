@@ -1,4 +1,4 @@
-"""Reads the files of labels from which calibrations are fitted, and warns if there are too few labels."""
+"""Reads label files for calibrations, and warns if a file has too few labels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LabelT = TypeVar("LabelT")
 def read_labels(path: Path, form: str, label_of: Callable[[dict[str, Any]], LabelT | None]) -> list[LabelT]:
     """Return the labels in a file of JSON Lines.
 
-    `label_of` returns the label of a JSON object, or None if the object is not a label. Raises UsageError, which names
-    the line and the form of a label, if a line has no label.
+    `label_of` returns the label of a JSON object, or None if the object is not a label. Raises UsageError with the line
+    number and the expected form if a line is not a label.
     """
     lines = [(number, line) for number, line in enumerate(options.read_file(path).splitlines(), 1) if line.strip()]
     if not 1 <= len(lines) <= MAX_LABELS:

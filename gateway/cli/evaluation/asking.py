@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of an evaluation command, from which its suite and name are derived."""
+    """The options of an evaluation command, which determine its suite and name."""
 
     suite: Path | None
     filters: Sequence[str]

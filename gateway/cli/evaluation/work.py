@@ -90,7 +90,7 @@ class _Work:
             await evaluating.evaluate(results.header.id, parallel=self.asked.parallel, on_result=on_result)
 
     def _suite_of_before(self, header: Header, suite: Suite | None) -> Suite:
-        """Return the suite stored with the results. Raises UsageError if the command requests another evaluation."""
+        """Return the suite stored with the results. Raises UsageError if the command requests a different one."""
         of_before = suite_of(header.suite)
         if suite is not None and suite.hash != header.suite_hash:
             raise UsageError(

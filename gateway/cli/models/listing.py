@@ -63,7 +63,7 @@ class Row:
 
     @property
     def status(self) -> str:
-        """Describes in words whether the model is served and loaded."""
+        """The status in words: whether the model is served and loaded."""
         if self.served is None:
             return "pulled"
         words = "served"

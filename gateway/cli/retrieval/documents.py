@@ -1,7 +1,7 @@
 """Commands that list, delete, verify and re-embed collections, and functions that call the context service.
 
 With an API key, calls go through the orchestrator to the collections of the key's tenant. Without a key, they go
-directly to the context service, signed with the orchestrator's key where callers need keys.
+directly to the context service, and are signed with the orchestrator's key if callers need keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command that stores files as documents, whatever their format."""
+"""The command that stores files of any format as documents."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _unknown_names(file: SettingsFile) -> list[str]:
     variables = {setting.name: setting.value for setting in file.settings} | {VARIABLE: str(file.path)}
     if not find_unknown(variables, (), ()):
         return []
-    # A file with only addresses and settings of single services does not need the slow import of the settings.
+    # A file that sets only addresses and single services does not need the slow import of the settings.
     from pagantic_common.settings import SHARED_SETTINGS
 
     return find_unknown(variables, {f"{PREFIX}{name}".upper() for name in SHARED_SETTINGS}, ())

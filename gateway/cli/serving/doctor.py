@@ -224,8 +224,8 @@ def _check_http(area: dict[str, Any]) -> Check:
 def ask_engine(address: str) -> inference_service_pb2.DescribeEngineResponse | None:
     """Return the engine's description, or None if the service does not describe it.
 
-    The check of the service reports a service that does not respond. Raises InvalidRequest if a variable is wrong, such
-    as that of the signing key.
+    The check of the service reports a service that does not respond. Raises InvalidRequest if a variable, such as the
+    variable for the signing key, is wrong.
     """
     target, request = find_target(address, os.environ), inference_service_pb2.DescribeEngineRequest()
     metadata = outgoing_metadata(operator_credentials("inference", target))

@@ -218,7 +218,7 @@ def _note_unfinished(execution: execution_pb2.Execution) -> None:
         note(f"interrupted in {state}: continue it with `pagantic resume {execution.request_id} --wait`")
     elif execution.HasField("wakes_at"):
         until = execution.wakes_at.ToDatetime(UTC).astimezone()
-        note(f"parked in {state} until {until:%Y-%m-%d %H:%M}: `pagantic approvals list` names the calls that wait")
+        note(f"parked in {state} until {until:%Y-%m-%d %H:%M}: `pagantic waits` shows what it waits for")
     elif execution.state.current not in ENDED:
         note(f"still running, in {state}: `pagantic cancel {execution.request_id}` stops it")
 

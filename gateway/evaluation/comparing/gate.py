@@ -1,4 +1,4 @@
-"""The gate: the scores that an evaluation must reach, and the decline from a baseline that is allowed.
+"""The gate: the scores that an evaluation must reach, and the permitted decline from a baseline.
 
 The gate fails in three cases: the mean of a score is below its minimum; a score fell significantly below the baseline
 (an adjusted p below 5 %); or a score fell, or a measure rose, by more than its limit, significantly or not. Measures
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from gateway.evaluation.comparing.comparison import Comparison, Difference
 
 SIGNIFICANCE = 0.05
-EVERY = ""  # The name of a limit for every score that has no limit under its name.
-_ROUNDING = 1e-9  # With this tolerance, a limit of 0.1 is met by 0.7 - 0.6.
+EVERY = ""  # A limit under this name applies to every score without a limit under its own name.
+_ROUNDING = 1e-9  # With this tolerance, 0.7 - 0.6 meets a limit of 0.1.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Limits:
 def failures_of(
     means: Mapping[str, float | None], units: Mapping[str, str], limits: Limits, comparison: Comparison | None
 ) -> list[str]:
-    """Return the reasons that the gate fails as messages; the list is empty if the gate passes.
+    """Return a message for each reason why the gate fails; the list is empty if the gate passes.
 
     Args:
         means: The mean of each score, or None if no case has the score.

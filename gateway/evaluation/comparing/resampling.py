@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-MIN_PAIRS = 2  # The least number of pairs: a single pair has no spread.
+MIN_PAIRS = 2  # The minimum number of pairs, because a single pair has no spread.
 _NUMBERS_AT_ONCE = 2_000_000  # Limits the memory of a draw.
 _TOLERANCE = 1e-12  # Sums of the same numbers in different orders differ by less than this relative amount.
 
@@ -68,7 +68,7 @@ def p_of_no_difference(differences: Sequence[float], *, seed: int) -> float:
 
 
 def adjust_for_several(probabilities: Sequence[float]) -> list[float]:
-    """Return the probabilities adjusted for their number, which bounds the chance of any false alarm. Source: Holm."""
+    """Adjust the probabilities for their number, to bound the chance of any false alarm. Source: Holm."""
     order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
     adjusted = [1.0] * len(probabilities)
     highest = 0.0

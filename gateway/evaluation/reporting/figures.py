@@ -75,7 +75,7 @@ def scored_cases(results: Results) -> dict[str, ScoredCase]:
 
 
 def shared_units(before: Results, after: Results) -> dict[str, str]:
-    """Return the units of the scores that both evaluations have with the same unit."""
+    """Return the units of the scores that have the same unit in both evaluations."""
     units = before.header.units
     return {name: unit for name, unit in after.header.units.items() if units.get(name) == unit}
 
@@ -83,7 +83,7 @@ def shared_units(before: Results, after: Results) -> dict[str, str]:
 def as_json(
     results: Results, figures: Figures, comparison: Comparison | None, gate: Sequence[str] | None, baseline: str = ""
 ) -> dict[str, Any]:
-    """Return a report as JSON. A comparison or a gate that is None is left out."""
+    """Return a report as JSON, without a comparison or a gate that is None."""
     header = results.header.model_dump(mode="json", exclude={"suite", "kind", "format"})
     report: dict[str, Any] = {
         "evaluation": header,

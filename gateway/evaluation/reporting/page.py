@@ -1,4 +1,4 @@
-"""Renders a report as a single HTML page that loads nothing. All text is escaped, and there are no scripts."""
+"""Renders a report as a self-contained HTML page without scripts. All text is escaped."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def _worst(results: Results, result: Result) -> float:
 
 
 def _asked(case: Mapping[str, Any]) -> dict[str, str]:
-    """Return the input and expectations of a case as strings by name. Missing parts are left out."""
+    """Return the input and expectations of a case as strings by name. Missing parts are omitted."""
     names = ("input", "expected", "rubric", "tools", "relevant")
     return {name: str(case[name])[:MAX_TEXT_CHARS] for name in names if case.get(name) not in (None, "")}

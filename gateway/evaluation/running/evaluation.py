@@ -30,7 +30,7 @@ from pagantic_common.domain.backoff import Backoff
 from pagantic_common.domain.errors import ErrorCode, Overloaded, PaganticError, Unavailable
 from pagantic_common.rpc.status import status_code_of
 
-PATIENCE_S = 60.0  # How long the system may be unreachable before the evaluation stops.
+PATIENCE_S = 60.0  # Maximum time that the system may be unreachable before the evaluation stops.
 WAITS = Backoff(first_s=0.5, max_s=10.0)
 _ABOUT_THE_CALLER = frozenset(
     {
@@ -57,7 +57,7 @@ class Evaluating:
         file: The file for the results, with its header already written.
         retries_failed: Whether failed cases are sent again. The system runs a case again after a retryable failure, and
             returns the stored response for any other failure.
-        patience_s: How long the system may be down.
+        patience_s: Maximum time that the system may be down.
     """
 
     client: AsyncClient
@@ -159,7 +159,7 @@ def result_of(case: Case, request_id: str, answer: Answer, scores: dict[str, Sco
 
 
 def _raise_if_general(error: PaganticError) -> None:
-    """Raise the error if every other case would fail with it as well."""
+    """Raise the error if every other case would also fail with it."""
     if isinstance(error, Unavailable) or error.code in _ABOUT_THE_CALLER:
         raise error
 

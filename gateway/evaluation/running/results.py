@@ -1,6 +1,6 @@
 """The results file of an evaluation in JSON Lines: the first line is a header, and each other line a case's result.
 
-Each line is on disk before the work continues. A line that a kill left incomplete is cut off when the file is opened.
+Each line is on disk before the work continues. When the file is opened, a line that a kill left incomplete is removed.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ class RankScorer(Scorer):
     k: int = Field(default=10, ge=1, le=1000)
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `relevant` if the case names no relevant documents."""
+        """Return `relevant` if the case does not name relevant documents."""
         if any(grade > 0 for grade in (expectation.relevant or {}).values()):
             return ""
         return "relevant"
 
     async def score(self, subject: Subject) -> Score:
-        """Retrieve as the request does but without further queries, and score the order of the documents."""
+        """Retrieve as the request does, but without additional queries, and score the order of the documents."""
         ranked = documents_of(await subject.chunks())
         value = self.value_of(ranked[: self.k], subject.expectation.relevant or {})
         return Score(value, f"found {', '.join(ranked[:NOTED_DOCUMENTS]) or 'nothing'}")

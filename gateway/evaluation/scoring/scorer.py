@@ -108,7 +108,7 @@ class Scorer(Form):
         return ""
 
     def check(self, _expectation: Expectation) -> None:
-        """Raise ValueError if the expectation is invalid, so that no answer can meet it."""
+        """Raise ValueError if the expectation is invalid, so that an answer could never meet it."""
 
     @abstractmethod
     async def score(self, subject: Subject) -> Score:

@@ -24,7 +24,7 @@ class Trajectory(Scorer):
     whole_arguments: bool = False
 
     def lacks(self, expectation: Expectation) -> str:
-        """Return `tools` if the case does not set it. An empty list expects that no tool is called."""
+        """Return `tools` if the case does not set it. An empty list expects no tool calls."""
         if expectation.tools is None:
             return "tools"
         return ""

@@ -103,7 +103,7 @@ class Suite(Form):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def scorers_of(self, case: Case) -> list[Scorer]:
-        """Return the scorers of a case: its own scorers, and the suite's scorers for which it lacks nothing."""
+        """Return the scorers of a case: its own scorers, and the suite's scorers whose requirements it meets."""
         own = {scorer.label: scorer for scorer in case.scorers}
         shared = [scorer for scorer in self.scorers if scorer.label not in own]
         return [*(scorer for scorer in shared if not scorer.lacks(case.expectation)), *own.values()]

@@ -79,7 +79,7 @@ class MessageParts(AnswerShape):
 
 
 class BegunMessage(MessageParts):
-    """A message that has not ended."""
+    """An unfinished message."""
 
     stop_reason: None
 
@@ -158,7 +158,7 @@ class MessageHead:
     ignored: Sequence[str] = ()
 
     def of(self, content: list[MessageBlock], usage: usage_pb2.TokenUsage) -> BegunMessage:
-        """Return a message with this content that has not ended."""
+        """Return an unfinished message with this content."""
         return {
             "id": self.id,
             "type": "message",

@@ -79,7 +79,7 @@ class TurnForm(Form):
 
 
 class ClientToolForm(Form):
-    """A tool that the caller runs. Anthropic's built-in tools are left out."""
+    """A tool that the caller runs. Anthropic's built-in tools are omitted."""
 
     type: str | None = None
     name: str = ""
@@ -89,11 +89,11 @@ class ClientToolForm(Form):
 
     @property
     def is_left_out(self) -> bool:
-        """Whether the model cannot be offered the tool."""
+        """Whether the tool is omitted, because the model cannot be offered it."""
         return self.type is not None and _OTHER_TOOLS.fullmatch(self.type) is not None
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the type of a tool that is left out, or the paths inside another tool."""
+        """Yield the type of an omitted tool, or the paths inside any other tool."""
         return iter((f"type={self.type}",)) if self.is_left_out else super().unused_paths()
 
     def unused(self) -> Iterable[str]:
@@ -102,13 +102,13 @@ class ClientToolForm(Form):
 
 
 class ChoiceForm(Form):
-    """The choice of tools: whether a tool must be called, and which tool."""
+    """The tool choice: whether a tool must be called, and which tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return a name beside another type."""
+        """Return a name that is sent with a type other than `tool`."""
         return () if self.type == "tool" else ("name",)
 
 
@@ -119,7 +119,7 @@ class ThinkingForm(Form):
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return a budget beside another type."""
+        """Return a budget that is sent with another type."""
         return () if self.type == "enabled" else ("budget_tokens",)
 
 
@@ -174,5 +174,5 @@ class CountTokensForm(MessagesForm):
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1
 
     def unused(self) -> Iterable[str]:
-        """Return the fields that are no part of the prompt."""
+        """Return the fields that are not part of the prompt."""
         return self.all_except("model", "pagantic", "messages", "system", "tools", "tool_choice")

@@ -1,4 +1,4 @@
-"""The operations of Anthropic's API: messages, and the models, whose paths OpenAI's API shares."""
+"""The operations of Anthropic's API: messages, and models, whose paths are the same as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class AnyModel(RootModel[ModelObject | AnthropicModel]):
 
 
 class ModelError(RootModel[OpenAIError | AnthropicError]):
-    """An error of a path that serves two APIs."""
+    """An error of a path that both APIs use."""
 
 
 _MODELS = Dialect("OpenAI and Anthropic", ModelError)

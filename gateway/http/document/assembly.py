@@ -57,7 +57,7 @@ _ORCHESTRATOR = MappingProxyType(
     }
 )
 _STATUSES = MappingProxyType(dict(sorted({**_DOOR, **_ORCHESTRATOR}.items())))
-# Statuses for which the response states when to retry.
+# Statuses whose responses state the time of a retry.
 _RETRYABLE = (429, 503)
 _ABOUT = (
     "The HTTP gateway: the APIs of OpenAI, Anthropic, Ollama, Cohere and Jina, and a native one, in front of the "
@@ -68,7 +68,7 @@ _ABOUT = (
 def document_of(operations: Sequence[Operation], version: str, *, needs_key: bool) -> dict[str, Any]:
     """Return the API document of the operations.
 
-    If the gateway needs no key, the document lists the key as optional, because the orchestrator may require it.
+    If the gateway does not need a key, the document lists the key as optional, because the orchestrator may require it.
     """
     keys = _KEYS if needs_key else [*_KEYS, {}]
     paths: dict[str, dict[str, Any]] = {}

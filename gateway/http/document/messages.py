@@ -66,7 +66,7 @@ def _message_schema(message: Descriptor) -> Schema:
 
 
 def _at_most_one_of(oneof: OneofDescriptor) -> Schema:
-    """Return the schema of an object with at most one of these fields."""
+    """Return the schema of an object that has at most one of these fields."""
     fields: list[Schema] = [{"required": [field.name]} for field in oneof.fields]
     return {"oneOf": [*fields, {"not": {"anyOf": fields}}]}
 

@@ -115,8 +115,8 @@ async def _pulled(client: AsyncClient, _request: Request, _body: bytes) -> Answe
 
 
 def _of_this_machine() -> dict[str, Any]:
-    """Return the models pulled on this machine, and the models of the catalog."""
-    # The shape leaves out the source, which may be a path of this machine.
+    """Return the models pulled on this machine, and the models in the catalog."""
+    # The shape omits the source, which may be a path on this machine.
     of_pulled, of_catalog = set(ModelOfPull.__annotations__), set(ModelOfCatalog.__annotations__)
     pulled = ModelFolder(models_folder()).models()
     return {

@@ -20,6 +20,7 @@ from pagantic.orchestrator.v1 import event_pb2, execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
 from pagantic_common.codec.messages import duration_to_proto
+from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 
 MAX_PAGE = 500
@@ -82,6 +83,17 @@ def execution_operations(settings: HttpSettings) -> list[Operation]:
             answer=pb.ListStepsResponse,
             parameters=(Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),),
         ),
+        Operation(
+            NATIVE,
+            f"POST {execution}/signals",
+            _signal,
+            "signalExecution",
+            pb.SignalExecutionRequest,
+            pb.SignalExecutionResponse,
+        ),
+        Operation(
+            NATIVE, "GET /v1/waits", _list_waits, "listWaits", answer=pb.ListWaitsResponse, parameters=_WAIT_FILTERS
+        ),
     ]
 
 
@@ -95,6 +107,13 @@ _FILTERS = (
     Parameter("state", {"enum": _names(execution_pb2.LifecycleState)}, "Only those in this state."),
     Parameter("mode", {"enum": _names(execution_pb2.Mode)}, "Only those in this mode."),
     Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most executions; 0 is 50."),
+    Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
+)
+
+
+_WAIT_FILTERS = (
+    Parameter("request_id", {"type": "string"}, "Only waits of this execution."),
+    Parameter("page_size", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most waits; 0 is 50."),
     Parameter("page_token", {"type": "string"}, "The `next_page_token` of the page before."),
 )
 
@@ -149,6 +168,26 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
     return JSONResponse({"state": execution_pb2.LifecycleState.Name(state)})
 
 
+async def _signal(client: AsyncClient, request: Request, body: bytes) -> Answer:
+    """Send a signal to an execution, which the step that waits for its name takes."""
+    signal = await apart(body, read_message, read_object(body), pb.SignalExecutionRequest)
+    request_id = request.path_params["request_id"]
+    if signal.request_id not in ("", request_id):
+        raise InvalidRequest(
+            f"request_id of the body is not {request_id[:128]!r} as in the path: leave it out of the body"
+        )
+    signal.request_id = request_id
+    return JSONResponse({"signal_id": await client.send_signal(signal)})
+
+
+async def _list_waits(client: AsyncClient, request: Request, _body: bytes) -> Answer:
+    """List what executions wait for: approvals, signals and times, the oldest first."""
+    names = {parameter.name for parameter in _WAIT_FILTERS}
+    query = {name: value for name, value in request.query_params.items() if name in names and value}
+    page = await client.list_waits_page(read_message(query, pb.ListWaitsRequest, "the query"))
+    return JSONResponse({"waits": [plain(wait) for wait in page.waits], "next_page_token": page.next_page_token})
+
+
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:
     """Return the request in a body. Raises InvalidRequest if the body is invalid."""
     request = read_message(value, execution_pb2.SystemRequest)
@@ -168,7 +207,7 @@ def plain(message: Message) -> dict[str, Any]:
 async def stream_events(
     incoming: AsyncGenerator[event_pb2.ExecutionEvent, None], ids: EventIds
 ) -> AsyncGenerator[str, None]:
-    """Yield the events as server-sent events, the last of which is `completed`. Raises if the request did not run."""
+    """Yield the events as server-sent events, `completed` last. Raises if the request did not run."""
     async with aclosing(merge_events([incoming], QUIET_S)) as events:
         async for item in events:
             if item is None:

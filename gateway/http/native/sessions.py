@@ -55,7 +55,7 @@ def session_operations() -> list[Operation]:
 
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """List stored conversations without their messages, the one used last first."""
+    """List stored conversations without their messages, the most recently used first."""
     query = request.query_params
     page_request = pb.ListSessionsRequest(
         page_size=read_count("page_size", query.get("page_size", ""), otherwise=0, most=MAX_PAGE),

@@ -123,16 +123,16 @@ class LineHead:
         }
 
     def confirmed(self, reason: Literal["load", "unload"]) -> AnswerLine:
-        """Return the whole answer to a request without a question."""
+        """Return the complete answer to a request that contains no question."""
         line: AnswerLine = self.line()
         line["done"] = True
         line["done_reason"] = reason
         return line
 
     def ended(self, line: AnswerLine, response: execution_pb2.SystemResponse) -> AnswerLine:
-        """Add the fields that end an answer. An answer with tool calls ends as `stop`, as in Ollama.
+        """Add the fields that end an answer. An answer with tool calls ends with the reason `stop`, as in Ollama.
 
-        The time of decoding, in nanoseconds, is the only time that the orchestrator reports.
+        The decoding time, in nanoseconds, is the only duration that the orchestrator reports.
         """
         reason, usage = finish_reason_of(response), response.token_usage
         line["done"] = True
@@ -160,10 +160,10 @@ class AnswerLines:
 
     def __init__(self, head: LineHead) -> None:
         self._head = head
-        self._blocks = Blocks(has_calls=False)  # Calls are in the last lines, because arguments are whole objects.
+        self._blocks = Blocks(has_calls=False)  # Calls come last, because their arguments are complete objects.
 
     def first(self) -> Iterator[AnswerLine]:
-        """Yield no lines: a stream of this API has no opening line."""
+        """Yield no lines, because a stream of this API has no opening line."""
         yield from ()
 
     def of(self, event: event_pb2.ExecutionEvent) -> Iterator[AnswerLine]:

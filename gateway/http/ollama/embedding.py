@@ -1,4 +1,4 @@
-"""Embeddings in Ollama's API: `/api/embed`, and `/api/embeddings` of its older clients."""
+"""Embeddings in Ollama's API: `/api/embed`, and `/api/embeddings` for older clients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def embedding_operations(settings: HttpSettings) -> list[Operation]:
     default_name = DefaultName(settings, "embed")
 
     async def make(client: AsyncClient, model: str, texts: Sequence[str]) -> inference_service_pb2.EmbedResponse:
-        """Return the vectors of texts. Raises NotFound for an unknown model, also if there are no texts."""
+        """Return the vectors of texts. Raises NotFound for an unknown model, even without texts."""
         name = await name_in_use(client, settings, model)
         if texts:
             return await client.embed(texts, model=settings.alias_of(name))

@@ -60,26 +60,26 @@ class OllamaForm(Form):
         return self.stream is not False
 
     def unused(self) -> Iterable[str]:
-        """Return a level of thinking, which turns reasoning on as true does."""
+        """Return a thinking level, which has the same effect as true."""
         return ("think",) if isinstance(self.think, str) else ()
 
 
 class CalledForm(Form):
-    """The function of a call in the conversation so far."""
+    """The function of an earlier call in the conversation."""
 
     name: str
     arguments: dict[str, Any] | None = None
 
 
 class ToolCallForm(Form):
-    """A call in the conversation so far. Older clients send no id."""
+    """An earlier call in the conversation. Older clients send no id."""
 
     id: str | None = None
     function: CalledForm
 
 
 class OllamaTurnForm(Form):
-    """A message of the conversation so far."""
+    """An earlier message of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -90,7 +90,7 @@ class OllamaTurnForm(Form):
     tool_call_id: str | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return the fields of other roles. Images of another role than the user's are refused."""
+        """Return the fields of other roles. Only the user's messages may have images."""
         return self.all_except("role", "content", "images", *_FIELDS_OF_ROLE.get(self.role, ()))
 
 
@@ -118,5 +118,5 @@ class ShowForm(Form):
     name: str = ""
 
     def unused(self) -> Iterable[str]:
-        """Return the name beside the model."""
+        """Return a name that is sent together with the model."""
         return ("name",) if self.model else ()

@@ -1,4 +1,4 @@
-"""The models in Ollama's API: `/api/tags`, `/api/ps`, `/api/show` and `/api/version`."""
+"""Ollama's API for models: `/api/tags`, `/api/ps`, `/api/show` and `/api/version`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pagantic_common.client import AsyncClient
 from pagantic_common.domain.errors import InvalidRequest, PermissionDenied
 
 API_VERSION = "0.12.0"  # Clients check this version before they use newer features, such as `think`.
-LATEST = ":latest"  # the tag that Ollama adds to a name without a tag
+LATEST = ":latest"  # Ollama adds this tag to a name without a tag.
 _ARCHITECTURE = "pagantic"
 _UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 _NEVER = "9999-12-31T23:59:59Z"
@@ -42,7 +42,7 @@ _CAPABILITIES = {"chat": "completion", "tools": "tools", "embed": "embedding"}
 class OllamaModel(AnswerShape):
     """A model that the caller may name. Unknown values are empty.
 
-    A model without a file of its own, such as an alias, has the size 0 and a digest of its name.
+    A model without its own file, such as an alias, has the size 0 and a digest of its name.
     """
 
     name: str
@@ -138,7 +138,7 @@ def model_operations(settings: HttpSettings) -> list[Operation]:
 
 
 async def name_in_use(client: AsyncClient, settings: HttpSettings, name: str) -> str:
-    """Return the name of a model without the tag that Ollama's clients may add, unless a model has it in its name."""
+    """Return a model's name without the tag that Ollama's clients may add, unless a model's name contains the tag."""
     if not name.endswith(LATEST) or name in settings.models:
         return name
     if any(model.name == name for model in await client.list_models()):
@@ -157,7 +157,7 @@ async def _loaded_names(client: AsyncClient) -> set[str]:
 
 
 def shown(model: ModelObject) -> ShownModel:
-    """Return the facts about a model. For an alias, nothing about its target is revealed."""
+    """Return the facts about a model. The facts about an alias do not reveal its target."""
     info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": model["id"]}
     capabilities = ["chat"]
     if "pagantic" in model:

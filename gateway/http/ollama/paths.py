@@ -1,4 +1,4 @@
-"""The operations of Ollama's API, of which those of chats and texts are made here."""
+"""The operations of Ollama's API. This module implements the operations of chats and texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gateway.http.streams.sending import encode_lines, send_answer
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.client import AsyncClient
 
-_ZERO = re.compile(r"-?0+(\.0*)?(ns|us|µs|ms|s|m|h)?")  # a duration in the form of Go
+_ZERO = re.compile(r"-?0+(\.0*)?(ns|us|µs|ms|s|m|h)?")  # A duration of zero in Go's format.
 
 
 def ollama_operations(settings: HttpSettings) -> list[Operation]:

@@ -18,7 +18,7 @@ from pagantic_common.domain.images import media_type_of
 
 # Chats have these options under the same names.
 _SHARED_OPTIONS = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
-# Each of these options sets a hint of the orchestrator.
+# Each option sets a hint of the orchestrator.
 _HINTS = {"top_k": "top_k", "min_p": "min_p", "repeat_penalty": "repetition_penalty"}
 
 
@@ -69,7 +69,7 @@ def _answer_fields(form: OllamaForm) -> dict[str, Any]:
 
 
 def _set_hints(hints: execution_pb2.ExecutionHints, form: OllamaForm) -> None:
-    """Set the hints for which OpenAI's API has no fields."""
+    """Set the hints that OpenAI's API has no fields for."""
     options = form.options or OptionsForm()
     for option, hint in _HINTS.items():
         if (value := getattr(options, option)) is not None:
@@ -123,7 +123,7 @@ def _calls(message: OllamaTurnForm, index: int) -> list[dict[str, Any]]:
 def _answered(message: OllamaTurnForm, waiting: list[tuple[str, str]], place: str) -> str:
     """Return the id of the call that a result answers, and remove that call from `waiting`.
 
-    A result names its call, its tool, or neither. In the last case it answers the first waiting call.
+    A result names its call, its tool, or neither. A result that names neither answers the first waiting call.
     """
     for call in waiting:
         if message.tool_call_id in (None, call[0]) and message.tool_name in (None, call[1]):

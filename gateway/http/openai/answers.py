@@ -35,7 +35,7 @@ _REPORTED: tuple[_Reported, ...] = get_args(_Reported)
 
 
 class Extension(AnswerShape):
-    """Response details for which the client's API has no field. `ignored` names the request's fields without effect."""
+    """Response details that the client's API has no field for. `ignored` names the request's fields without effect."""
 
     request_id: str
     request_ids: list[str]
@@ -98,7 +98,7 @@ class ChatChoice(AnswerShape):
 
 
 class ChatUsage(AnswerShape):
-    """The tokens of all choices together. A prompt counts once, however many choices it has."""
+    """The tokens of all choices. A prompt counts once, however many choices it has."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -153,9 +153,9 @@ class ChatEvent(RootModel[ChatCompletionChunk | OpenAIError]):
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The start of every part of an answer: its id, the name of its model, and the time in seconds.
+    """The common start of all parts of an answer: its id, the name of its model, and the time in seconds.
 
-    `has_usage` is set for a stream whose last chunk has the usage. Its other chunks have a usage of null.
+    `has_usage` is set if the last chunk of a stream reports the usage; the usage of the other chunks is null.
     """
 
     id: str
@@ -227,7 +227,7 @@ def is_filtered(response: execution_pb2.SystemResponse) -> bool:
 
 
 def is_unfinished(response: execution_pb2.SystemResponse) -> bool:
-    """Return whether the response has an answer that a limit or a stop text cut, or that a guard blocked."""
+    """Return whether the response has an answer, but a limit or a stop text cut it or a guard blocked it."""
     return is_cut(response) or is_filtered(response)
 
 
@@ -239,9 +239,9 @@ def completed(response: execution_pb2.SystemResponse) -> execution_pb2.SystemRes
 
 
 def text_of(response: execution_pb2.SystemResponse) -> str:
-    """Return the answer as a stream sends it: the texts beside calls of the deployment's tools, and then the content.
+    """Return the answer as a stream sends it: the texts around calls of the deployment's tools, and then the content.
 
-    The content of an answer that satisfies a schema is its JSON. An answer that was cut ends where it was cut.
+    The content of an answer that satisfies a schema is its JSON. A truncated answer ends where it was cut.
     """
     return response.earlier_content + response.content
 
@@ -276,7 +276,7 @@ def _logprob(token: generation_pb2.TokenLogprob) -> dict[str, Any]:
 
 
 def usage_of(responses: Sequence[execution_pb2.SystemResponse], choices_per_prompt: int = 0) -> ChatUsage:
-    """Return the usage of a request: each prompt once, as its first choice read it, and the output of all choices.
+    """Return the usage of a request: each prompt once, as read by its first choice, and the output of all choices.
 
     Args:
     responses: The responses in the order of the choices.
@@ -296,7 +296,7 @@ def usage_of(responses: Sequence[execution_pb2.SystemResponse], choices_per_prom
 
 
 def extension_of(responses: Sequence[execution_pb2.SystemResponse], ignored: Sequence[str]) -> Extension:
-    """Return the contents of the responses for which this API has no field.
+    """Return the contents of the responses that this API has no field for.
 
     Args:
     responses: A response for each choice. The first is reported in full, and the rest only by their ids.

@@ -103,7 +103,7 @@ async def _events(
 ) -> AsyncGenerator[str, None]:
     """Yield the events of the answer. Raises PaganticError if a choice fails.
 
-    The openings wait for the first text or a quiet time, so that an earlier failure determines the status.
+    The opening chunks wait for the first text or for a pause, so that an earlier failure determines the status.
     """
     openings = [_event(chunk) for choice in choices for chunk in choice.first()]
     async with aclosing(merge_events([client.stream(request) for request in requests], QUIET_S)) as events:
@@ -116,7 +116,7 @@ async def _events(
 
 
 def _texts_of(item: tuple[int, event_pb2.ExecutionEvent] | None, choices: Sequence[Chunks]) -> Iterator[str]:
-    """Yield the texts for an event of a choice, or the text after a quiet time."""
+    """Yield the texts for an event of a choice, or the text after a pause."""
     if item is None:
         yield QUIET
         return

@@ -1,4 +1,4 @@
-"""Counts the tokens of a prompt without asking the model."""
+"""Counts the tokens of a prompt without calling the model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pagantic_common.client import AsyncClient
 
 
 async def count_prompt(client: AsyncClient, request: execution_pb2.SystemRequest) -> int:
-    """Return the number of tokens that the model would read of a request: its messages, instructions and tools.
+    """Return the number of tokens that the model would read: the request's messages, instructions and tools.
 
-    The additions of the orchestrator, such as retrieved context and the schema of the answer, are not counted.
+    The orchestrator's additions, such as retrieved context and the schema of the answer, are not counted.
     """
     parts, messages = [await _system_prompt(client, request)], list(request.messages)
     if messages and messages[0].role == message_pb2.ROLE_SYSTEM:

@@ -26,7 +26,7 @@ MAX_PARTS = LIMITS["pagantic.common.v1.Message.parts"]
 MAX_TOOLS = LIMITS["pagantic.orchestrator.v1.SystemRequest.client_tools"]
 MAX_CALLS = LIMITS["pagantic.common.v1.Message.tool_calls"]
 MAX_INPUTS = LIMITS["pagantic.inference.v1.EmbedRequest.texts"]
-# Several entries of such a list, as the items of a response, may make one message.
+# Several entries of such a list, for example the items of a response, may form a single message.
 MAX_ENTRIES = 10_000
 MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
@@ -37,13 +37,13 @@ MAX_TOKENS = (1 << 31) - 1
 MAX_IGNORED = 64
 MAX_PATH_CHARS = 256
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
-# For each type of a part or role of a message: the field that is read.
+# For each type of part and each role of a message: the field that is read.
 _FIELD_OF_PART = {**dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(("image_url", "input_image"), "image_url")}
 _FIELDS_OF_ROLE = {"assistant": ("reasoning_content", "tool_calls"), "tool": ("tool_call_id",)}
 
 
 class Form(OptionalFields):
-    """A JSON object, which knows the fields that were sent without effect."""
+    """A JSON object that knows its sent fields without effect."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -69,11 +69,11 @@ class Form(OptionalFields):
                 yield from _paths_inside(name, value)
 
     def unused(self) -> Iterable[str]:
-        """Return the declared fields that have no effect beside the other fields."""
+        """Return the declared fields that have no effect in combination with the other fields."""
         return ()
 
     def all_except(self, *used: str) -> set[str]:
-        """Return the declared fields that were sent, except those that are used."""
+        """Return the declared and sent fields, except the used fields."""
         return self.model_fields_set.difference(used, self.model_extra or ())
 
 
@@ -89,7 +89,7 @@ class IgnoredFields(AnswerShape):
 
 
 def naming_ignored(answer: Mapping[str, Any], form: Form) -> Mapping[str, Any]:
-    """Return an answer that has no other extension with the fields of the request that had no effect."""
+    """Add the request's fields without effect to an answer without any other extension."""
     if not form.ignored:
         return answer
     return {**answer, "pagantic": IgnoredFields(ignored=form.ignored)}
@@ -172,13 +172,13 @@ class MessageForm(Form):
     tool_call_id: str | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return the fields of other roles, and a refusal beside content."""
+        """Return the fields of other roles, and a refusal that accompanies content."""
         refusal = ("refusal",) if self.role == "assistant" and self.content is None else ()
         return self.all_except("role", "content", *_FIELDS_OF_ROLE.get(self.role, ()), *refusal)
 
 
 class FunctionForm(Form):
-    """A function that the caller runs. Its arguments satisfy `parameters` whether or not `strict` is set."""
+    """A function that the caller runs. Its arguments satisfy `parameters`, regardless of `strict`."""
 
     name: str
     description: str | None = None
@@ -191,20 +191,20 @@ class FunctionForm(Form):
 
 
 class ToolForm(Form):
-    """A function that the caller runs. A custom tool, which has no parameters, is left out."""
+    """A function that the caller runs. A custom tool, which has no parameters, is omitted."""
 
-    EMPTY_IS_A_VALUE: ClassVar = frozenset({"function"})  # The error of {} names the field that is missing in it.
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"function"})  # The validation error of {} names the missing field.
 
     type: str
     function: FunctionForm | None = None
 
     @property
     def is_left_out(self) -> bool:
-        """Whether the model cannot be offered the tool."""
+        """Whether the tool is omitted, because the model cannot be offered it."""
         return self.type == "custom"
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the type of a tool that is left out, or the paths inside another tool."""
+        """Yield the type of an omitted tool, or the paths inside any other tool."""
         return iter((f"type={self.type}",)) if self.is_left_out else super().unused_paths()
 
 
@@ -226,7 +226,7 @@ class AllowedTool(Form):
         return self.function.name if self.type == "function" and self.function is not None else ""
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the type of a tool that is no function, or the paths inside a function."""
+        """Yield the type of a tool that is not a function, or the paths inside a function."""
         return super().unused_paths() if self.function_name else iter((f"type={self.type}",))
 
 
@@ -257,7 +257,7 @@ class ToolChoiceForm(Form):
 
 
 class JsonSchemaForm(Form):
-    """A schema with its name. The answer satisfies the schema whether or not `strict` is set."""
+    """A schema with its name. The answer satisfies the schema, regardless of `strict`."""
 
     EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})  # The schema {} permits any value.
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
@@ -278,7 +278,7 @@ class ResponseFormat(Form):
     json_schema: JsonSchemaForm | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return a schema beside another type."""
+        """Return a schema that is sent with another type."""
         return self.all_except("type", self.type)
 
 
@@ -316,11 +316,11 @@ class AnswerForm(Form):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether the last chunk of a stream has the usage."""
+        """Whether the last chunk of a stream reports the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     def unused(self) -> Iterable[str]:
-        """Return the options of a stream if the answer is whole."""
+        """Return the stream options if the answer is not streamed."""
         return () if self.stream else ("stream_options",)
 
 
@@ -341,7 +341,7 @@ class ChatForm(AnswerForm):
     metadata: Notes | None = None
 
     def unused(self) -> Iterator[str]:
-        """Yield the fields that need another field, or that another field replaces."""
+        """Yield the fields that lack a required other field or are replaced by another field."""
         yield from super().unused()
         has_tools = bool(self.tools or self.functions) or has_more_tools(self.pagantic)
         reasons = {
@@ -357,7 +357,7 @@ class ChatForm(AnswerForm):
 
 
 def has_more_tools(fields: Mapping[str, Any] | None) -> bool:
-    """Return whether the SystemRequest in a form's field `pagantic` names tools, or brings tools of the caller."""
+    """Return whether the SystemRequest in a form's field `pagantic` names tools or defines tools of the caller."""
     return any((fields or {}).get(name) for name in ("tools", "client_tools", "clientTools"))
 
 
@@ -390,7 +390,7 @@ def texts_of(name: str, given: str | Sequence[Any]) -> list[str]:
 
 @cache
 def _fields() -> frozenset[str]:
-    """Return the names of all fields. Other parts of an error's location are names of forms."""
+    """Return the names of all fields. The other parts of an error's location are names of forms."""
     return frozenset({"schema"}.union(*(form.model_fields for form in _forms_of(Form))))
 
 
@@ -402,7 +402,7 @@ def _forms_of(kind: type[Form]) -> Iterator[type[Form]]:
 
 
 def _precision_of(error: ErrorDetails) -> tuple[int, bool]:
-    """Return a rank by which the most precise error of a value is found.
+    """Return a rank that identifies the most precise error of a value.
 
     A value with several possible forms has an error for each form.
     """

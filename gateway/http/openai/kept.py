@@ -37,7 +37,7 @@ def echo_metadata(echo: Mapping[str, Any]) -> dict[str, str]:
 def echo_of(execution: execution_pb2.Execution, kind: type[EchoT]) -> EchoT:
     """Return the repeated parts of the object that an execution represents.
 
-    Raises NotFound if the metadata have another form, because any client may write metadata.
+    Raises NotFound if the metadata has another form, because any client may write metadata.
     """
     try:
         return kind.model_validate_json(execution.metadata.get(ECHO_KEY, ""))
@@ -49,7 +49,7 @@ def echo_of(execution: execution_pb2.Execution, kind: type[EchoT]) -> EchoT:
 
 
 def notes_of(text: str) -> dict[str, str]:
-    """Return the metadata of an object from their JSON, which any client may write. Other JSON counts as empty."""
+    """Parse the JSON of an object's metadata, which any client may write. Return an empty result for any other JSON."""
     try:
         return _NOTES.validate_json(text)
     except ValidationError:

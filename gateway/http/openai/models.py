@@ -61,7 +61,7 @@ async def find_model(client: AsyncClient, settings: HttpSettings, name: str) -> 
 
 
 class DefaultName:
-    """Finds the name of the model that answers requests which name none. Answers have names that may be sent back.
+    """Finds the name of the model that answers requests without a name. Clients may send this name back.
 
     Args:
     settings: The settings that define the model names.
@@ -78,7 +78,7 @@ class DefaultName:
         self._kept: dict[str, tuple[str, float]] = {}
 
     async def or_sent(self, sent: str, client: AsyncClient, request: Request) -> str:
-        """Return the sent name or, if it is empty, the name of the default model. Empty if that cannot be found."""
+        """Return the sent name or, if it is empty, the name of the default model; empty if that name is unknown."""
         if name := sent or self._settings.alias_of(""):
             return name
         caller, now_s = api_key_of(request), self._monotonic_s()
@@ -87,7 +87,7 @@ class DefaultName:
             return name
         try:
             models = await client.list_models()
-        except PaganticError:  # The request itself reports the reason.
+        except PaganticError:  # The request itself will report the reason.
             return ""
         name = next((model.name for model in models if self._capability in model.capabilities), "")
         if len(self._kept) >= MAX_CALLERS:

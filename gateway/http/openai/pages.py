@@ -26,7 +26,7 @@ class ListPage(AnswerShape):
 
 
 class Deleted(AnswerShape):
-    """The answer that an object was deleted."""
+    """The answer to the deletion of an object."""
 
     id: str
     object: str
@@ -34,12 +34,12 @@ class Deleted(AnswerShape):
 
 
 def deleted(object_id: str, kind: str) -> Deleted:
-    """Return the answer that an object was deleted."""
+    """Return the answer to the deletion of an object."""
     return {"id": object_id, "object": kind, "deleted": True}
 
 
 def page_parameters(order: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a list that has this order by default."""
+    """Return the parameters of a list with this default order."""
     return (
         Parameter("after", {"type": "string"}, "The id of the last object of the page before."),
         Parameter("limit", {"type": "integer", "minimum": 0, "maximum": MAX_PAGE}, "Most objects; 0 is 20."),
@@ -49,7 +49,7 @@ def page_parameters(order: str) -> tuple[Parameter, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The page that a query requests: `size` objects behind the object whose id is `after`, or from the beginning."""
+    """The page that a query requests: `size` objects after the object with the id `after`, or from the beginning."""
 
     after: str
     size: int
@@ -79,7 +79,7 @@ def page_of(items: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, ord
 
 
 def objects_behind(items: Sequence[ObjectT], page: PageQuery) -> Sequence[ObjectT]:
-    """Return the objects of a list behind the page's `after`, in the order of the page.
+    """Return the objects of a list that follow the page's `after`, in the order of the page.
 
     Raises NotFound if the item `after` is unknown.
     """
@@ -93,10 +93,10 @@ def objects_behind(items: Sequence[ObjectT], page: PageQuery) -> Sequence[Object
 
 
 async def page_within(objects: AsyncGenerator[tuple[ObjectT, int], None], size: int) -> dict[str, Any]:
-    """Return a page of the first objects, at most `size`, each of which comes with its size in bytes.
+    """Return a page of the first objects, at most `size`. Each object comes with its size in bytes.
 
-    The page ends behind the object with which it has more than MAX_PAGE_BYTES. The generator is closed, because it may
-    hold objects that were read and do not fit.
+    The page ends with the object that takes it beyond MAX_PAGE_BYTES. The generator is closed, because it may hold
+    objects that were read but do not fit.
     """
     page: list[Mapping[str, Any]] = []
     page_bytes = 0

@@ -44,9 +44,9 @@ _CHOICE_MODES = {
 }
 _ANY_OBJECT = '{"type":"object"}'
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-# A schema of parameters that has no other keywords lists its parameters in `properties` and `required`, or has none.
+# A parameter schema with only these keywords lists its parameters in `properties` and `required`, or has none.
 _LISTING_KEYWORDS = frozenset({"type", "properties", "required", "title", "description", "$schema", "$id", "$comment"})
-# The modes that may offer every tool of the deployment if a request names none.
+# The modes that may offer every tool of the deployment if a request does not name tools.
 _OFFERING_MODES = (execution_pb2.MODE_UNSPECIFIED, execution_pb2.MODE_CHAT, execution_pb2.MODE_STRUCTURED)
 
 
@@ -206,7 +206,7 @@ def _set_output(request: execution_pb2.SystemRequest, form: AnswerForm) -> None:
 
 
 def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
-    """Set the tools that the model may call: those that the request names, and no others."""
+    """Set the tools that the model may call: only the tools that the request names."""
     choice, choice_form = request.hints.tool_choice, _choice_of(form)
     request.client_tools.extend(map(_definition, _tools_of(form, choice_form)))
     _set_choice(choice, choice_form)
@@ -218,7 +218,7 @@ def _set_tools(request: execution_pb2.SystemRequest, form: ChatForm) -> None:
             "pagantic.tools"
         )
     if request.mode in _OFFERING_MODES:
-        # A chat that names no tools is offered every tool of the deployment, but clients of this API expect none.
+        # A chat without named tools is offered every tool of the deployment, but clients of this API expect no tools.
         choice.mode = message_pb2.TOOL_CHOICE_MODE_NONE
     elif request.mode == execution_pb2.MODE_PLAN and not request.HasField("plan"):
         raise InvalidRequest(
@@ -268,9 +268,9 @@ def _definition(tool: FunctionForm) -> message_pb2.ToolDefinition:
 
 
 def closed_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a function's parameters. If it lists none, the function takes none, as OpenAI's API has it.
+    """Return the schema of a function's parameters. If it lists none, the function takes none, as in OpenAI's API.
 
-    To a decoder, a schema without properties is an object with any members.
+    For a decoder, a schema without properties would allow an object with any members.
     """
     if parameters.keys() - _LISTING_KEYWORDS or parameters.get("properties") or parameters.get("required"):
         return parameters

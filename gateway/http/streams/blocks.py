@@ -24,7 +24,7 @@ class BlockKind(Enum):
 
 
 class Step(Enum):
-    """The ways in which a block changes."""
+    """The kinds of changes to a block."""
 
     BEGIN = auto()
     GROW = auto()
@@ -56,7 +56,7 @@ _KINDS = {
     DeltaKind.TEXT: BlockKind.TEXT,
     DeltaKind.CALL: BlockKind.CALL,
 }
-Move = tuple[Step, Block, str]  # The text is new text in a GROW move, and empty in other moves.
+Move = tuple[Step, Block, str]  # GROW moves contain new text; the text of other moves is empty.
 
 
 class Blocks:
@@ -92,7 +92,7 @@ class Blocks:
     def rest(self, text: str) -> Iterator[Move]:
         """Yield the moves that complete the blocks with the rest of the response's text, and end the last block.
 
-        Raises Aborted if the response has another text than the client received.
+        Raises Aborted if the response's text differs from the text that the client received.
         """
         yield from self._moves(rest_of(self._state, text))
         yield from self._end()
@@ -140,7 +140,7 @@ def rest_of(state: AnswerState, text: str) -> Sequence[Delta]:
     """Return the deltas that complete a streamed answer.
 
     Raises Aborted if the answer's text was changed, for example by a repair, after the client received some of it.
-    White space around the text does not count. A failed response is not compared, because its failure ends the stream.
+    White space around the text is ignored. A failed response is not compared, because its failure ends the stream.
 
     Args:
     state: The state of an answer that has ended.
@@ -150,7 +150,7 @@ def rest_of(state: AnswerState, text: str) -> Sequence[Delta]:
     words = streamed.lstrip()
     start = text.find(words)
     is_continued = start == len(text) - len(text.lstrip())
-    # A reader who joined after calls of the deployment's tools did not receive the texts beside these calls.
+    # A reader who joined after calls of the deployment's tools did not receive the texts around these calls.
     has_joined_late = start > 0 and response is not None and bool(response.earlier_content)
     if text.startswith(streamed):
         return state.rest(text)

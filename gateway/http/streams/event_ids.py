@@ -1,4 +1,4 @@
-"""Assigns ids to the native server-sent events, from which a lost stream resumes. The module is pure.
+"""Assigns ids to the native server-sent events, so that a lost stream can resume. The module is pure.
 
 The id of a stored event is its sequence number. The id of a delta consists of the sequence number of the previous
 stored event and the number of characters streamed since then. It therefore identifies a position in the text, however
@@ -19,7 +19,7 @@ _TEXTS = {"content_delta": "text", "reasoning_delta": "text", "tool_call_delta":
 
 
 class EventIds:
-    """Numbers the events of a stream, and leaves out content that the client already has.
+    """Numbers the events of a stream, and omits content that the client already has.
 
     Args:
     last: The id of the client's last event, or empty if the client has no event. Raises InvalidRequest if the id is
@@ -31,7 +31,7 @@ class EventIds:
         if match is None:
             raise InvalidRequest(f"Last-Event-ID is {last[:64]!r}: send the id of an event of this stream")
         self.after_sequence = int(match[1])
-        self._seen = int(match[2] or 0)  # the number of text characters after that event
+        self._seen = int(match[2] or 0)  # The number of text characters after that event.
         self._sequence, self._count = self.after_sequence, 0
 
     def number(self, event: event_pb2.ExecutionEvent) -> str:
@@ -46,9 +46,9 @@ class EventIds:
         return str(event.sequence)
 
     def _take(self, delta: Any, field: str) -> bool:
-        """Count the text of a delta, cut the part that the client already has, and return whether anything is left.
+        """Count the text of a delta, cut the part that the client already has, and return whether any content is left.
 
-        The name with which a call begins counts as one character.
+        The name at the start of a call counts as one character.
         """
         text = getattr(delta, field)
         head = int(field == "arguments_json" and bool(delta.name))

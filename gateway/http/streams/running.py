@@ -37,7 +37,7 @@ async def until_left(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> Re
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(working, leaving, return_exceptions=True)
-        # An error's traceback has this frame: a task in it would keep the answer in memory until a garbage collection.
+        # An error's traceback holds this frame, whose tasks would keep the answer in memory until a garbage collection.
         del working, leaving, task
 
 
@@ -62,11 +62,11 @@ async def run_all(works: Sequence[Coroutine[Any, Any, ResultT]], *, at_once: int
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for work in works:
-            work.close()  # A coroutine that never got a slot was never awaited, so it must be closed.
+            work.close()  # A coroutine without a slot was never awaited, so it must be closed.
 
 
 class _WaitingEvents(asyncio.Queue[_Read]):
-    """A queue that is full, too, with WAITING_BYTES of events: a client that reads slowly keeps them in memory."""
+    """A queue that is also full if its events have WAITING_BYTES, because a slow client keeps them in memory."""
 
     def _init(self, maxsize: int) -> None:
         super()._init(maxsize)
@@ -94,7 +94,7 @@ def _size_of(item: _Read) -> int:
 async def merge_events(
     streams: Sequence[AsyncGenerator[event_pb2.ExecutionEvent, None]], quiet_s: float
 ) -> AsyncGenerator[tuple[int, event_pb2.ExecutionEvent] | None, None]:
-    """Read streams concurrently and yield each event with the position of its stream, or None after a quiet time.
+    """Read streams concurrently and yield each event with the position of its stream, or None after a pause.
 
     Raises the error of the first stream that fails. Closing the generator closes all streams.
     """
@@ -132,7 +132,7 @@ async def merge_events(
 
 
 async def _next_of(waiting: asyncio.Queue[_Read], quiet_s: float) -> _Read | None:
-    """Return the next item, or None after a quiet time."""
+    """Return the next item, or None after a pause."""
     try:
         async with asyncio.timeout(quiet_s):  # In Python 3.11, wait_for may lose a cancellation.
             return await waiting.get()

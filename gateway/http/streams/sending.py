@@ -53,7 +53,7 @@ async def send_answer(
     events: Translates them into events of the API.
     request_id: The id of the execution.
     encode: Encodes events as text.
-    quiet: Text to send after a quiet time, so that intermediaries do not consider the connection dead.
+    quiet: Text to send after a pause, so that intermediaries do not consider the connection dead.
     opens_at_once: Whether the stream begins as soon as the execution is admitted. Otherwise it begins with the first
         text or after a quiet time, so that an earlier failure determines the status.
     """
@@ -77,8 +77,8 @@ async def _texts_of(
     *,
     opens_at_once: bool,
 ) -> AsyncGenerator[str, None]:
-    """Yield the text of a stream. An error of the execution is raised."""
-    opening: str | None = encode(events.first())  # None once it is sent
+    """Yield the text of a stream. Raises the error of a failed execution."""
+    opening: str | None = encode(events.first())  # None after the opening was sent.
     async with aclosing(merge_events([incoming], QUIET_S)) as merged:
         async for item in merged:
             if opens_at_once and opening is not None:

@@ -36,12 +36,12 @@ from pagantic_common.domain.errors import PaganticError
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 
 PATH = "/mcp"
-# The methods whose large answers may be refused, because a client may call them again.
+# A large answer to one of these methods may be refused, because a client may call the method again.
 READS = frozenset(
     {"tools/list", "resources/list", "resources/templates/list", "resources/read", "prompts/list", "prompts/get"}
 )
 GRACE_S = 5.0
-SESSION_IDLE_S = 900.0  # Clients seldom end their sessions. A client that returns later gets a 404 and opens a new one.
+SESSION_IDLE_S = 900.0  # Clients rarely end their sessions. After a 404, a returning client opens a new one.
 logger = logging.getLogger(__name__)
 
 
@@ -152,12 +152,12 @@ class McpApp:
         return self.sessions.open
 
     def _streaming(self, request: Request) -> AbstractContextManager[None]:
-        """Return the block of a request, which counts as a stream if the client waits for messages of the server."""
+        """Return the context for a request, which counts as a stream if the client waits for messages of the server."""
         return self.entry.streaming() if request.method == "GET" else nullcontext()
 
     @contextmanager
     def _once_in_session(self, session_id: str, envelope: Envelope) -> Iterator[None]:
-        """Refuse a second running request with the same id, because otherwise the first would never get its answer."""
+        """Refuse a second running request with the same id, because the first would otherwise never get its answer."""
         if not session_id or not envelope.method or not envelope.request_id:
             yield
             return
@@ -203,7 +203,7 @@ def _text_of(value: Any) -> str:
 
 
 def _refusal_in(error: Exception) -> Refusal | None:
-    """Return the refusal for an error, which the protocol's task groups may wrap, or None for a fault of the server."""
+    """Return the refusal for an error, which the protocol's task groups may wrap, or None for an internal error."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return Refusal.of(error) if isinstance(error, web.Refusal | PaganticError) else None
@@ -240,9 +240,9 @@ class Response:
             self._has_ended = not message.get("more_body", False)
 
     async def end(self, refusal: Refusal, scope: Scope, receive: Receive) -> None:
-        """End a response that cannot continue. If none of it was sent, send the refusal.
+        """End a response that cannot continue. If no part of it was sent, send the refusal.
 
-        A stream that answers a POST lacks its result. It is left without an end, so that its connection is cut.
+        A stream that answers a POST lacks its result. The method does not end it, so its connection is cut.
         """
         if not self._has_begun:
             await refusal.response()(scope, receive, escaping_line_ends(self.send))

@@ -25,7 +25,7 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 
 
 def user_of(api_key: str) -> AuthenticatedUser | None:
-    """Return a user named by the hash of the key, as the owner of a session, or None if there is no key."""
+    """Return a user named by the hash of the key, as the owner of a session, or None without a key."""
     if not api_key:
         return None
     return AuthenticatedUser(AccessToken(token="", client_id=hash_of(api_key), scopes=[]))
@@ -60,13 +60,13 @@ class Sessions(StreamableHTTPSessionManager):
         return sum(owner["client_id"] == user.access_token.client_id for owner in self._session_owners.values())
 
     def has_room_for(self, user: AuthenticatedUser | None) -> bool:
-        """Return whether a caller may open a further session: it has fewer than are free, as in `Shares`."""
+        """Return whether a caller may open another session: it must hold fewer than are free, as in `Shares`."""
         free = self._settings.max_sessions - self.count
         held = self.count_of(user) if self._is_shared else 0
         return held < free if held else free > 0
 
     async def open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request that opens a session, and discard the session if the client got no result."""
+        """Serve the request that opens a session, and discard the session if the client received no result."""
         handshake = Handshake(send)
         try:
             await self.asgi_app(scope, receive, handshake.send)

@@ -1,7 +1,7 @@
 """Exposes the tools of the deployment as tools of the server: their definitions, and calls as one-step plans.
 
-A plan runs a tool like any other execution: it is admitted, recorded, subject to budgets and policies, and cancelled
-with its caller.
+A plan that runs a tool is an ordinary execution: it is admitted, recorded, subject to budgets and policies, and
+cancelled when its caller leaves.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class FailureText:
     """A failure described as text.
 
     Attributes:
-    code: The code of the taxonomy, or the name of the gRPC status if the failure has no code.
+    code: The system's error code, or the name of the gRPC status if the failure has no code.
     message: A description of the failure.
     next_step: The caller's next step.
     is_retryable: Whether the same call may succeed later.
@@ -71,6 +71,7 @@ _NEXT_OF_CODE: dict[ErrorCode | None, str] = {
     ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: "have the deployment's operator look at `pagantic status`",
     ErrorCode.ORCHESTRATION_NO_CONSENSUS: "ask more precisely, raise n, or lower min_agreement",
     ErrorCode.ORCHESTRATION_NOT_ANSWERABLE: "ask what the collection has, or add documents that answer it",
+    ErrorCode.ORCHESTRATION_TURN_WAITING: "end what the named execution waits for, or cancel it",
     ErrorCode.AUTH_MISSING: "send an API key as `Authorization: Bearer KEY`, or set PAGANTIC_API_KEY_FILE for stdio",
     ErrorCode.AUTH_INVALID: "send another API key",
     ErrorCode.AUTH_EXPIRED: "have an administrator create another API key",

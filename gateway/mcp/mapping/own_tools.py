@@ -137,7 +137,7 @@ class PlanStep(OptionalFields):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(description="Unique within the plan.")
-    kind: str = Field(description="infer, tool, validate, retrieve, rerank, or a kind of the deployment.")
+    kind: str = Field(description="infer, tool, validate, retrieve, rerank, wait, or a kind of the deployment.")
     parameters: dict[str, Any] = Field({}, description="Parameters of the kind, such as prompt, tool, collection.")
     depends_on: Annotated[list[str], Items(MAX_STEPS)] = Field(
         [], description="Names of the steps whose outputs it takes."

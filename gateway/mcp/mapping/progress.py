@@ -15,7 +15,7 @@ REPORT_EVERY_CHARACTERS = 80
 MAX_MESSAGE_CHARACTERS = 300
 _STAGES = (
     *("tool_start", "tool_end", "step_start", "step_end", "vote_cast", "context_retrieved", "attempt_discarded"),
-    *("approval_requested", "approval_resolved", "context_weighed"),
+    *("approval_requested", "approval_resolved", "wait_began", "wait_ended", "context_weighed"),
 )
 
 
@@ -68,7 +68,7 @@ class ToolProgress:
         self._progress = float("-inf")
 
     def report_of(self, event: event_pb2.ExecutionEvent) -> Report | None:
-        """Return the report for an event, or None if there is no report or the progress does not increase."""
+        """Return the report for an event, or None if the event has no report or its progress does not increase."""
         if not event.HasField("tool_progress"):
             return None
         progress: message_pb2.ToolProgress = event.tool_progress

@@ -14,7 +14,7 @@ from gateway.tui.widgets.plain import Plain
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Asks a question. The answer that does nothing has the focus, and Escape selects it."""
+    """Asks a question. The answer that changes nothing has the focus, and Escape selects it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "refuse", "Cancel"),
@@ -39,5 +39,5 @@ class ConfirmScreen(ModalScreen[bool]):
         self.dismiss(event.button.id == "do")
 
     def action_refuse(self) -> None:
-        """Close the screen with the answer that does nothing."""
+        """Close the screen with the answer that changes nothing."""
         self.dismiss(False)

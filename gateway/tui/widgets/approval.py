@@ -27,7 +27,7 @@ SETTLE_S: Final = 0.5
 
 
 class ApprovalPanel(Vertical):
-    """Shows the first waiting call. It never takes the focus by itself, because typed keys belong to the message."""
+    """Shows the first waiting call. It never takes the focus itself, because typed keys belong to the message."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
@@ -110,7 +110,7 @@ class ApprovalPanel(Vertical):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Send a decision, or open the arguments for changes. A call is decided only once.
 
-        A press just after the call was replaced was meant for the previous call, and is ignored.
+        A press immediately after a new call appears was meant for the previous call, and is ignored.
         """
         event.stop()
         if self._approval is None or self._is_decided or time.monotonic() - self._replaced_at_s < SETTLE_S:

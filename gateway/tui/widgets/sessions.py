@@ -42,7 +42,7 @@ class SessionsPane(OptionList):
         self._listed: Sequence[Listed] = ()
 
     def show(self, listed: Sequence[Listed], current: str, *, has_more: bool = False) -> None:
-        """Show the conversations and mark the current one. The cursor stays on its conversation."""
+        """Show the conversations and mark the current conversation. The cursor stays on its conversation."""
         marked = self.highlighted_session if self.has_focus else None
         self._listed = listed
         self.clear_options()
@@ -74,7 +74,7 @@ class SessionsPane(OptionList):
             self.post_message(self.Opened(self._listed[event.option_index]))
 
     def action_delete(self) -> None:
-        """Request the deletion of the conversation under the cursor."""
+        """Request deletion of the conversation under the cursor."""
         if (listed := self.highlighted_session) is not None:
             self.post_message(self.Doomed(listed))
 

@@ -51,7 +51,7 @@ class Transcript(VerticalScroll):
         return view
 
     def show_failure(self, failure: Failure) -> None:
-        """Show a failure that belongs to no turn."""
+        """Show a failure that does not belong to a turn."""
         self._notice.display = False
         self._failure.display = True
         self._failure.show_failure(failure)
@@ -61,7 +61,7 @@ class Transcript(VerticalScroll):
         self._failure.display = False
 
     def toggle_reasoning(self) -> None:
-        """Open or fold the reasoning of all turns."""
+        """Expand or fold the reasoning of all turns."""
         self._is_open = not self._is_open
         for view in self._views:
             view.open_reasoning(self._is_open)

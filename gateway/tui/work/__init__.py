@@ -1,1 +1,1 @@
-"""The terminal program's model of answers, conversations and requests, which draws nothing."""
+"""The terminal program's model of answers, conversations and requests, without any drawing."""

@@ -21,7 +21,7 @@ class Answer(AnswerState):
     request_id: The id of the execution, or empty if it is unknown.
     notes: Lines below the answer.
     events: The first stored event and the latest events.
-    version: Changes whenever anything that is shown changes.
+    version: Changes whenever the displayed content changes.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -54,13 +54,13 @@ class Answer(AnswerState):
 
 
 def notes_of(response: execution_pb2.SystemResponse) -> list[str]:
-    """Return the notes below an answer: its citations, a note if the answer was cut, and its warnings."""
+    """Return the notes below an answer: its citations, a note if the answer was truncated, and its warnings."""
     notes = [describe_citation(citation) for citation in response.citations]
     is_too_large = any(warning.code == TOO_LARGE for warning in response.warnings)
     was_cut = response.finish_reason == generation_pb2.FINISH_REASON_LENGTH and not response.HasField("error")
     if was_cut and not is_too_large:
         notes.append("cut at its limit of tokens: the options (Ctrl+G) raise it")
-    # The system's warning about a cut answer is left out: the note above says the same without an internal name.
+    # The system's warning about a truncated answer is omitted, because the note above says the same without its code.
     warnings = [warning.message for warning in response.warnings if warning.code != TRUNCATED]
     texts = dict.fromkeys([*warnings, *response.validation.warnings])
     return notes + [f"warning: {text}" for text in texts if text != response.error.message]

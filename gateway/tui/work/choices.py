@@ -61,9 +61,9 @@ class Choices:
 
 
 def as_before(request: execution_pb2.SystemRequest, earlier: execution_pb2.SystemRequest | None) -> bool:
-    """Give a request the id of an earlier request if both are otherwise equal, and return whether they are.
+    """Give a request the id of an earlier request if both are otherwise equal, and return whether they are equal.
 
-    A request may have been accepted even if none of its events arrived. With the same id it runs only once.
+    A request may have been accepted even if its events never arrived. With the same id, it runs only once.
     """
     if earlier is None:
         return False

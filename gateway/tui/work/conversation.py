@@ -166,7 +166,7 @@ async def _add_newest(client: AsyncClient, loaded: Conversation, newest: executi
 
 
 def _has_end_of(turn: Turn, execution: execution_pb2.Execution) -> bool:
-    """Return whether a turn contains the answer of an execution. A failed or early stopped execution has no answer."""
+    """Return whether a turn contains the answer of an execution, which failed and early stopped executions lack."""
     if execution.state.current == execution_pb2.LIFECYCLE_STATE_ERROR or not execution.response.content:
         return False
     return turn.answer.parts[-1:] == [TextPart(execution.response.content)]

@@ -18,7 +18,7 @@ LIST_S: Final = 3.0
 
 @dataclass(frozen=True)
 class Offered:
-    """Names that a request may use. `problems` explains which lists could not be loaded."""
+    """Names that a request may use. `problems` lists the reasons that lists could not be loaded."""
 
     models: list[str] = field(default_factory=list)
     tools: dict[str, str] = field(default_factory=dict)

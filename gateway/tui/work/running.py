@@ -34,7 +34,7 @@ class Running:
         self._began_s = time.monotonic()
 
     async def follow(self) -> PaganticError | None:
-        """Follow the answer. Return the error if the answer is lost, or None if the execution ended in any way."""
+        """Follow the answer. Return the error if the answer is lost, or None if the execution ended or failed."""
         events = self._client.follow_to_end(
             self._request or self.answer.request_id, after_sequence=self.answer.sequence, on_lost=self._note_lost
         )

@@ -1,4 +1,4 @@
-"""Registers IPython formatters for protobuf messages, to which methods cannot be added.
+"""Registers IPython formatters for protobuf messages, because methods cannot be added to these.
 
 IPython is not a dependency.
 """
@@ -27,7 +27,7 @@ def enable_if_running() -> None:
 
 
 def running_shell() -> Any:
-    """Return the IPython shell that runs this program, or None if there is no shell."""
+    """Return the IPython shell that runs this program, or None outside IPython."""
     find_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     if find_shell is None:
         return None

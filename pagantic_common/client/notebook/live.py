@@ -27,7 +27,7 @@ class LiveOutput:
         self._display: Any = None
         self._handle: Any = None
         self._drawn_s = 0.0
-        # IPython on a terminal also has a shell, but no kernel: it would print each drawing below the previous one.
+        # IPython on a terminal also has a shell, but no kernel: it would print each drawing below the previous drawing.
         if getattr(running_shell(), "kernel", None) is not None:
             self._display = importlib.import_module("IPython.display").display
 
@@ -50,7 +50,7 @@ class LiveOutput:
 def watch(events: Iterable[event_pb2.ExecutionEvent]) -> execution_pb2.SystemResponse:
     """Show an execution in a notebook while it runs, and return its response: `watch(client.follow_to_end(request))`.
 
-    The events may be those of `follow_to_end`, `stream` or `follow`. Raises the response's error if it failed.
+    The events may come from `follow_to_end`, `stream` or `follow`. Raises the response's error if it failed.
     """
     try:
         return raise_for_error(_drawn(events))

@@ -1,7 +1,7 @@
 """Builds the HTML of notebook outputs, with tables, bars and foldable parts.
 
 Text from models, tools and documents is shown as plain text. Colours derive from the notebook's own text colour, so
-that an output is readable on light and dark pages. The HTML refers to no script and no other resource.
+that an output is readable on light and dark pages. The HTML does not refer to scripts or other resources.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STYLE: Final = """<style>
 
 
 def page(parts: Iterable[str]) -> str:
-    """Return an output made of pieces of HTML."""
+    """Return an output built from pieces of HTML."""
     return f'<div class="pagantic">{_STYLE}{"".join(parts)}</div>'
 
 
@@ -61,7 +61,7 @@ def _cut_words(text: str, max_chars: int) -> str:
 
 
 def inline(text: str, max_chars: int = MAX_CELL_CHARS) -> str:
-    """Return the HTML of a text that is shown within a line."""
+    """Return the HTML of a text to show within a line."""
     return f"<bdi>{escape(bounded(text, max_chars))}</bdi>"
 
 
@@ -71,7 +71,7 @@ def block(text: str, kind: str = "") -> str:
 
 
 def cut_line(text: str) -> str:
-    """Return an HTML line that reports that the text was shortened, or an empty string if it was not.
+    """Return an HTML line that reports a shortened text, or an empty string for an unshortened text.
 
     The line is below the scrolling text.
     """
@@ -81,14 +81,14 @@ def cut_line(text: str) -> str:
 
 
 def folded(summary: str, body: str) -> str:
-    """Return the HTML of a part that unfolds its body on a click on its summary. Both arguments are HTML."""
+    """Return the HTML of a part that shows its body after a click on its summary. Both arguments are HTML."""
     return f"<details><summary>{summary}</summary>{body}</details>"
 
 
 def bar(share: float, colour: str, *, start: float = 0.0, width: int = 160) -> str:
     """Return the HTML of a bar from `start` over `share` of its full width, both from 0 to 1.
 
-    The shortest bar is 2 pixels long.
+    A bar is at least 2 pixels long.
     """
     length = max(2.0, min(share, 1.0) * width)
     left = min(max(start, 0.0) * width, width - length)
@@ -100,6 +100,6 @@ def bar(share: float, colour: str, *, start: float = 0.0, width: int = 160) -> s
 
 
 def table(rows: Iterable[str], *, head: str = "") -> str:
-    """Return a table made of HTML rows."""
+    """Return a table built from HTML rows."""
     header = f"<thead>{head}</thead>" if head else ""
     return f"<table>{header}<tbody>{''.join(rows)}</tbody></table>"

@@ -140,7 +140,7 @@ def _indented(document: str) -> str:
 
 
 def _marked_answer(response: execution_pb2.SystemResponse) -> str:
-    """Return the HTML of an answer with its claims marked. The quote of a claim is shown while the mouse is over it."""
+    """Return the HTML of an answer with its claims marked. Hovering over a claim shows its quote."""
     answer, at = response.content[:MAX_TEXT_CHARS], 0
     pieces: list[str] = []
     for citation in response.citations:

@@ -16,7 +16,7 @@ from pagantic_common.client.tables import PIPE_COLUMNS, TimelineRow, rows_table,
 
 MAX_ROWS: Final = 1_000
 LATEST_ROWS: Final = 12
-# Each colour is visible on white and black pages; the name of the service is beside its bar.
+# Each colour is visible on white and black pages. The name of the service is next to its bar.
 COLOURS: Final = {
     "orchestrator": "#7d8590",
     "inference": "#3b82d4",
@@ -35,7 +35,7 @@ _HEAD: Final = (
 class Timeline(list[event_pb2.ExecutionEvent]):
     """The events of an execution, in sequence.
 
-    A notebook shows the events as a picture, and `str` returns the picture as text.
+    A notebook shows the events as a picture; `str` returns the same picture as text.
     """
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Timeline(list[event_pb2.ExecutionEvent]):
         return timeline_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - IPython calls it so
-        # For the text of a list, IPython calls only this method.
+        # To print a list as text, IPython calls only this method.
         printer.text(str(self))
 
 
@@ -60,7 +60,7 @@ def timeline_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
 
 
 def latest_html(events: Sequence[event_pb2.ExecutionEvent]) -> str:
-    """Return the picture of the latest events as HTML, with times since the first event. Needs at least one event."""
+    """Return the picture of the latest events as HTML, with times since the first event. `events` must not be empty."""
     latest = timeline_rows([events[0], *events[-LATEST_ROWS:]])[1:]
     return _picture(events, list(map(_bounded_row, latest)), "")
 
@@ -107,7 +107,7 @@ def _row_html(row: TimelineRow, whole_ms: float) -> str:
 
 
 def _bar_of(row: TimelineRow, whole_ms: float, colour: str) -> str:
-    """Return the HTML of a bar as long as the event took. An event is stamped when it ends."""
+    """Return the HTML of an event's bar, whose length is the duration. An event is stamped when it ends."""
     if whole_ms <= 0:
         return bar(0.0, colour, width=220)
     took_ms = row.duration_ms or 0.0

@@ -12,7 +12,7 @@ from pathlib import Path
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the files that the paths name, including the files in folders. Raises OSError for an unreadable path.
 
-    The files of a folder and its subfolders are sorted by name, and hidden files are left out. A path that is neither a
+    The files of a folder and its subfolders are sorted by name, and hidden files are omitted. A path that is neither a
     file nor a folder, such as a pipe, also counts as unreadable. Raises TypeError for a single path, whose characters
     would count as paths.
     """

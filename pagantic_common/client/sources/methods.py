@@ -66,9 +66,9 @@ class Sources(Models):
     async def retrieve(
         self, collection: str | policy_pb2.ContextPolicy, query: str, *, max_chunks: int = RETRIEVED_CHUNKS
     ) -> Sequence[chunk_pb2.Chunk]:
-        """Return the chunks of a collection that match a query, best first. Raises NotFound if it does not exist.
+        """Return the chunks of a collection that match a query, best first. Raises NotFound for an unknown collection.
 
-        Instead of a name and `max_chunks`, `collection` may be a policy, of which only the search settings apply.
+        `collection` may be a policy instead of a name with `max_chunks`. Only the policy's search settings apply.
         """
         policy = collection
         if isinstance(policy, str):
@@ -92,11 +92,10 @@ class Sources(Models):
 
         Args:
             collection: Name of the collection.
-            paths: Files and folders; hidden files in folders are left out. Each path becomes the source of its
-                document.
-            file_timeout_s: Longest time for a file, seconds; None selects the client's timeout.
-            on_file: Called with the result of each file in turn, outside the event loop's thread, so that it may block
-                and use a Client.
+            paths: Files and folders; hidden files in folders are omitted. Each path becomes the source of its document.
+            file_timeout_s: Maximum time for a file, in seconds; None selects the client's timeout.
+            on_file: Called with the result of each file, outside the event loop's thread, so that it may block and use
+                a Client.
         """
         files = await asyncio.to_thread(find_files, paths)
         if not files:
@@ -109,7 +108,7 @@ class Sources(Models):
     ) -> file_pb2.FileResult:
         """Store a file, received in parts, in a collection. A missing collection is created.
 
-        Needs a key with the scope WRITE. If the service cannot read the file, the result holds the error. Raises
+        Needs a key with the scope WRITE. If the service cannot read the file, the result contains the error. Raises
         DeadlineExceeded if the whole call takes longer than the client's timeout.
 
         Args:

@@ -30,7 +30,7 @@ class Models(OrchestratorCalls):
         """
         _check_list(texts)
         response = inference_service_pb2.EmbedResponse()
-        for start in range(0, max(1, len(texts)), TEXTS_OF_A_CALL):  # the service rejects an empty list
+        for start in range(0, max(1, len(texts)), TEXTS_OF_A_CALL):  # The service rejects an empty list.
             some = texts[start : start + TEXTS_OF_A_CALL]
             request = inference_service_pb2.EmbedRequest(model=model, texts=some)
             answer = await self._call(self._stub().Embed, request)
@@ -47,7 +47,7 @@ class Models(OrchestratorCalls):
             query: The question, or any text.
             texts: At most 1024 texts.
             model: Alias of a cross-encoder. If empty, the first model that the caller may use is selected.
-            top_n: Largest number of results; 0 returns all.
+            top_n: Maximum number of results; 0 returns all.
         """
         _check_list(texts)
         request = pb.RerankRequest(model=model, query=query, texts=texts, top_n=top_n)

@@ -1,4 +1,4 @@
-"""Shows an ingest of files in a notebook: as a bar while it runs, and as counts and failures afterwards."""
+"""Shows the ingest of files in a notebook: as a bar while it runs, and as counts and failures afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_FAILURES: Final = 20
 
 
 class FileProgress:
-    """Shows in a notebook how many files of an ingest are done.
+    """Shows the number of finished files of an ingest in a notebook.
 
     Use it as `on_file=FileProgress(paths)`, with the paths of the ingest.
     """

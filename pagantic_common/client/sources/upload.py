@@ -48,9 +48,9 @@ async def upload_files(
         call: Calls IngestFiles with a stream of requests.
         collection: Name of the collection.
         files: The files; the path of each is the source of its document.
-        timeout_s: Longest time for a file, seconds. Raises DeadlineExceeded if a file takes longer.
-        on_file: Called with the result of each file in turn, outside the event loop's thread, so that it may block and
-            use a Client.
+        timeout_s: Maximum time for a file, in seconds. Raises DeadlineExceeded if a file takes longer.
+        on_file: Called with the result of each file, outside the event loop's thread, so that it may block and use a
+            Client.
 
     Raises OSError if a file cannot be read to its end. The preceding files are stored.
     """
@@ -97,7 +97,7 @@ class _Upload:
         self._on_file = on_file
         self._one_call = asyncio.Lock()
         self._broken: OSError | None = None
-        # A thread may open the next file while `_close` runs. The lock makes sure that one of them closes the file.
+        # A thread may open the next file while `_close` runs. The lock ensures that the file is always closed.
         self._file: IO[bytes] | None = None
         self._is_ended = False
         self._file_lock = threading.Lock()
@@ -151,19 +151,19 @@ class _Upload:
         file = path.open("rb")
         with self._file_lock:
             self._file = file
-            if self._is_ended:  # the call was refused while the file was opened
+            if self._is_ended:  # The call was refused while the file was opened.
                 file.close()
         return file
 
     def _close(self) -> None:
-        """Close the file that is being sent, because gRPC leaves the iterator of a call that failed where it is."""
+        """Close the file that is being sent, because gRPC does not close the iterator of a failed call."""
         with self._file_lock:
             self._is_ended = True
             if self._file is not None:
                 self._file.close()
 
     async def _parts_of(self, path: Path, file: IO[bytes]) -> AsyncIterator[file_pb2.FilePart]:
-        """Yield the bytes of a file, then an empty last part. After a read error, the last part is left out."""
+        """Yield the bytes of a file, then an empty last part. After a read error, the last part is omitted."""
         try:
             while data := await asyncio.to_thread(file.read, PART_BYTES):
                 yield file_pb2.FilePart(data=data)
@@ -186,5 +186,5 @@ def _failed(path: Path, error: OSError | UnicodeEncodeError) -> file_pb2.FileRes
 
 
 def reason_of(error: OSError) -> str:
-    """Return the reason that a file cannot be read, in lower case."""
+    """Return the reason why a file cannot be read, in lower case."""
     return (error.strerror or str(error)).lower()

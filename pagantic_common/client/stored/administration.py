@@ -86,7 +86,7 @@ class Administration(OrchestratorCalls):
         return (await self._call(self._stub().SetBudget, request)).budget
 
     async def budgets(self) -> list[budget_pb2.Budget]:
-        """Return the budgets to which the caller's work is charged: the caller's and the tenant's, if they exist.
+        """Return the budgets that the caller's work is charged to: the caller's and the tenant's, if they exist.
 
         Raises NotFound if neither exists. Needs a key with the scope USAGE.
         """
@@ -104,7 +104,7 @@ class Administration(OrchestratorCalls):
                 return budgets
 
     async def list_audit_records(self, *, tenant: str = "", page_token: str = "") -> pb.ListAuditRecordsResponse:
-        """Return a page of audit records, for the callers of one tenant or of all tenants.
+        """Return a page of audit records for the callers of one tenant or of all tenants.
 
         The records are sorted by orchestrator and position.
         """
@@ -114,7 +114,7 @@ class Administration(OrchestratorCalls):
     async def list_replicas(self) -> pb.ListReplicasResponse:
         """Return the replicas of the inference services, each with its load and its models.
 
-        The response also holds the number of running executions.
+        The response also contains the number of running executions.
         """
         return await self._call(self._stub().ListReplicas, pb.ListReplicasRequest())
 

@@ -18,7 +18,7 @@ class Approvals(Administration):
     """
 
     async def list_approvals(self, *, request_id: str = "") -> list[approval_pb2.Approval]:
-        """Return the tool calls of one or all executions that wait for a decision, the oldest first."""
+        """Return the waiting tool calls of one or all executions, the oldest first."""
         waiting: list[approval_pb2.Approval] = []
         token = ""
         while True:

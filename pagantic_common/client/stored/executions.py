@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pagantic.orchestrator.v1 import execution_pb2, usage_total_pb2
+from pagantic.orchestrator.v1 import execution_pb2, usage_total_pb2, wait_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client.hints import one_of, several
 from pagantic_common.client.stored.approvals import Approvals
+from pagantic_common.domain.text.json_text import dump_json
 
 if TYPE_CHECKING:
     from pagantic_common.client.notebook.timeline import Timeline
@@ -68,26 +69,56 @@ class Executions(Approvals):
 
         Args:
             request_id: Id of the execution.
-            timeout_s: Longest time of the call, seconds; None selects the client's timeout.
+            timeout_s: Maximum time for the call, in seconds; None selects the client's timeout.
         """
         request = pb.CancelExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().CancelExecution, request, timeout_s)).state
 
     async def resume(self, request_id: str) -> execution_pb2.LifecycleState.ValueType:
-        """Resume an interrupted execution, and return the state from which it continues.
+        """Resume an interrupted execution, and return the state that it continues from.
 
         Raises NotFound if the execution does not exist, and PreconditionFailed if it is not interrupted.
         """
         request = pb.ResumeExecutionRequest(request_id=request_id)
         return (await self._call(self._stub().ResumeExecution, request)).state
 
+    async def signal(self, request_id: str, name: str, payload: Any = None, *, signal_id: str = "") -> str:
+        """Send a signal to an execution, and return the id of the signal.
+
+        The step that waits for the name takes the payload; until then the signal is kept. With the same `signal_id`, a
+        signal may be sent again. Raises NotFound if the execution does not exist, PreconditionFailed if it has ended,
+        InvalidRequest if the payload violates the step's schema, and Overloaded if too many signals are kept.
+        """
+        request = pb.SignalExecutionRequest(
+            request_id=request_id, name=name, payload_json=dump_json(payload), signal_id=signal_id
+        )
+        return await self.send_signal(request)
+
+    async def send_signal(self, request: pb.SignalExecutionRequest) -> str:
+        """Send a signal to an execution, and return the id of the signal."""
+        return (await self._call(self._stub().SignalExecution, request)).signal_id
+
+    async def list_waits(self, *, request_id: str = "") -> list[wait_pb2.Wait]:
+        """Return the open waits of one or all executions, the oldest first."""
+        waits: list[wait_pb2.Wait] = []
+        token = ""
+        while True:
+            page = await self.list_waits_page(pb.ListWaitsRequest(request_id=request_id, page_token=token))
+            waits += page.waits
+            if not (token := page.next_page_token):
+                return waits
+
+    async def list_waits_page(self, request: pb.ListWaitsRequest) -> pb.ListWaitsResponse:
+        """Return a page of open waits."""
+        return await self._call(self._stub().ListWaits, request)
+
     async def get_usage(
         self, *, session_id: str = "", model: str = "", subject: str = "", group_by: Sequence[str] = ()
     ) -> list[usage_total_pb2.UsageTotal]:
         """Return the usage and cost of ended executions by session, model and subject. An empty filter matches all.
 
-        `group_by` names other keys of the totals: "session", "model", "subject" and "tenant"; the rest is summed. The
-        tenant alone gives one total.
+        `group_by` names other keys of the totals: "session", "model", "subject" and "tenant"; the rest is summed. With
+        only the tenant, there is a single total.
         """
         keys = [
             usage_total_pb2.UsageKey.Value(_USAGE_KEY + one_of("group_by", key, USAGE_KEYS).upper())

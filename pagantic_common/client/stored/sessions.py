@@ -25,7 +25,7 @@ class Sessions(Executions):
         appended: Sequence[message_pb2.Message] = (),
         replaced: Mapping[int, message_pb2.Message] = MappingProxyType({}),
     ) -> session_pb2.Session:
-        """Set values of a session, given as JSON-able objects, remove other values, and append and replace messages.
+        """Set values of a session, given as JSON-serializable objects, remove values, and append and replace messages.
 
         The keys of `replaced` are positions in the conversation, from 0. Returns the session without its messages.
         Raises Aborted if messages are appended or replaced while a turn of the session runs.
@@ -47,7 +47,7 @@ class Sessions(Executions):
     async def get_session(self, session_id: str) -> session_pb2.Session:
         """Return a stored conversation with all its messages. Raises NotFound if it does not exist.
 
-        A long conversation takes much memory: `get_session_page` reads a part of it.
+        A long conversation takes much memory. `get_session_page` reads a part of it.
         """
         pages: list[session_pb2.Session] = []
         before = 0

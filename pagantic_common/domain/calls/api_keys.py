@@ -81,15 +81,15 @@ def hash_of(secret: str) -> bytes:
 
 
 def judge(key: ApiKey, stored: StoredKey | None, now_s: float) -> Principal | Refusal:
-    """Return the holder of a key, or the reason that the key is not valid.
+    """Return the holder of a key, or the reason why the key is not valid.
 
-    A caller learns that a key has expired only if it knows the secret.
+    Only a caller that knows the secret learns that a key has expired.
     """
     if stored is None:
         return Refusal(ErrorCode.AUTH_INVALID, "the key is not known")
     if not hmac.compare_digest(hash_of(key.secret), stored.secret_hash):
         return Refusal(ErrorCode.AUTH_INVALID, "the secret is not the key's")
-    if stored.revoked_at is not None:  # takes effect at once, whatever the clock says
+    if stored.revoked_at is not None:  # A revocation takes effect immediately, regardless of the clock.
         return Refusal(ErrorCode.AUTH_INVALID, "the key is revoked")
     if stored.expires_at is not None and stored.expires_at <= now_s:
         return Refusal(ErrorCode.AUTH_EXPIRED, "the key has expired")

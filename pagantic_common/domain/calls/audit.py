@@ -31,7 +31,7 @@ class AuditEntry:
         at_us: The time, in microseconds since 1970.
         tenant: The caller's tenant, or an empty string if the caller is unknown.
         subject: The caller's name.
-        kind: How the caller was authenticated.
+        kind: The caller's authentication method.
         key_id: The id of the call's API key, or an empty string if the call has no key.
         method: The method as "Service/Method", without its package.
         resource: The resource, such as "session talk", or an empty string if the method implies it.
@@ -86,7 +86,7 @@ def follow(owner: str, position: int, previous: bytes, entry: AuditEntry, key: b
 
 
 def digest_of(owner: str, position: int, previous: bytes, entry: AuditEntry, key: bytes = b"") -> bytes:
-    """Return the digest of a record: SHA-256, keyed if there is a key."""
+    """Return the digest of a record: SHA-256, keyed if `key` is not empty."""
     fields = [
         *(owner, position, entry.at_us, entry.tenant, entry.subject, entry.kind, entry.key_id, entry.method),
         *(entry.resource, entry.request_id, entry.decision, entry.code),

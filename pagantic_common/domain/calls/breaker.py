@@ -1,11 +1,11 @@
 """A circuit breaker, which decides whether to call a service after failures. Time is an argument and never decreases.
 
 1. Closed: every call is admitted. `THRESHOLD` consecutive failures without an answer in between open the breaker.
-2. Open: no call is admitted until the interval ends. Failures of earlier calls change nothing.
-3. After the interval, a single call is admitted as the probe. If the probe fails, the breaker opens for twice as long,
-   up to a maximum.
+2. Open: no call is admitted until the interval ends. Failures of earlier calls have no effect.
+3. After the interval, a single call is admitted as a probe. If the probe fails, the breaker opens for twice as long, up
+   to a maximum.
 4. A probe that has not failed within `PROBE_S` closes the breaker, but the next failure opens it again. A service that
-   is down fails a call at once; a recovered service may take long to answer.
+   is down fails a call immediately; a recovered service may take a long time to answer.
 5. An answer to any call closes the breaker.
 """
 
@@ -22,7 +22,7 @@ PROBE_S: Final = 0.5
 
 
 class Breaker:
-    """The breaker of a service or a tool. It first opens for `first_open_s`, and never for longer than `max_open_s`."""
+    """The breaker of a service or a tool. It first opens for `first_open_s`, and at most for `max_open_s`."""
 
     def __init__(
         self, first_open_s: float = FIRST_OPEN_S, max_open_s: float = MAX_OPEN_S, probe_s: float = PROBE_S
@@ -40,7 +40,7 @@ class Breaker:
         return self._openings > 0
 
     def admit(self, now_s: float) -> float:
-        """Admit a call and return 0.0, or return the number of seconds for which calls are refused."""
+        """Admit a call and return 0.0, or return the remaining time, in seconds, for which calls are refused."""
         if self._is_probing and now_s >= self._until_s:
             self._close(THRESHOLD - 1)
         if not self._openings:
@@ -52,11 +52,11 @@ class Breaker:
         return 0.0
 
     def note_answer(self) -> None:
-        """Note that a call was answered, either with a response or with an error of the service itself."""
+        """Record that a call was answered, with a response or with an error of the service itself."""
         self._close(0)
 
     def note_failure(self, now_s: float) -> None:
-        """Note that a call was not answered. Calls that their caller cancelled must not be noted."""
+        """Record that a call was not answered. Calls that their caller cancelled must not be recorded."""
         if self._is_probing:
             self._open(now_s)
         elif not self._openings:

@@ -12,13 +12,13 @@ MAX_SUBJECT = 512  # characters
 
 
 class PrincipalKind(StrEnum):
-    """Methods of authentication."""
+    """The methods of authentication."""
 
-    LOCAL = "local"  # not authenticated: the service runs without identity
+    LOCAL = "local"  # Not authenticated: the service runs without identity checks.
     API_KEY = "api_key"
     TOKEN = "token"  # noqa: S105 - of an identity provider
     CERTIFICATE = "certificate"
-    SERVICE = "service"  # another service of the system, working for a tenant
+    SERVICE = "service"  # Another service of the system that works for a tenant.
 
 
 class Scope(StrEnum):
@@ -38,13 +38,13 @@ class Principal:
     Attributes:
         tenant: Owner of the data that the caller can see; part of every stored key.
         subject: The caller's name within the tenant: a key holder's name, `issuer#subject` of a token, or a SPIFFE id.
-        kind: How the caller was authenticated.
+        kind: The caller's authentication method.
         scopes: The caller's permissions.
         key_id: The id of the caller's API key, or an empty string if there is none. The key can be revoked while a call
             runs.
-        expires_at: When the caller's credentials expire, in seconds since 1970, or None if they never expire.
+        expires_at: The time at which the credentials expire, in seconds since 1970, or None if they never expire.
         tenant_token: The token that a service forwards when it calls other services for this caller, or an empty string
-            if there is no token.
+            without a token.
     """
 
     tenant: str
@@ -66,7 +66,7 @@ class Principal:
     def sharing_tenant(self) -> str | None:
         """The tenant whose share of a capacity the caller uses, or None without authentication.
 
-        A service without authentication has one user, who shares its capacity with nobody.
+        A service without authentication has a single user, who does not share its capacity.
         """
         if self.kind is PrincipalKind.LOCAL:
             return None

@@ -18,7 +18,7 @@ _OPENING: Final = ("Ps", "Pi")  # brackets and quotation marks
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A position where one quote may end and another may begin: a gap with white space, or an edge of the text.
+    """A position where a quote may end and another quote may begin: a gap with white space, or an edge of the text.
 
     A gap between two letters of scripts without spaces is also a boundary.
 
@@ -27,9 +27,9 @@ class Boundary:
         left: The end of the previous word, or the start of the text.
         right: The start of the next word, or the end of the text.
         ends: The positions where a quote that ends with the previous word may end, or the start
-            of the text if there is no such word.
+            of the text without a previous word.
         begins: The positions where a quote that begins with the next word may begin, or the end
-            of the text if there is no such word.
+            of the text without a next word.
     """
 
     words: int
@@ -40,7 +40,7 @@ class Boundary:
 
 
 def find_boundaries(text: str) -> list[Boundary]:
-    """Return the boundaries of a text in order, including its edges, or no boundaries if it has no words."""
+    """Return the boundaries of a text in order, including its edges, or no boundaries for a text without words."""
     words = split_words(text)
     if not words:
         return []
@@ -58,7 +58,7 @@ def find_boundaries(text: str) -> list[Boundary]:
 
 
 def find_quote(quote: str, source: str) -> int:
-    """Return the first position in a source at which a quote begins and ends at boundaries, or -1 if there is none."""
+    """Return the first position in a source at which a quote begins and ends at boundaries, or -1 without a match."""
     start = source.find(quote)
     if start < 0:
         return start
@@ -73,7 +73,7 @@ def find_quote(quote: str, source: str) -> int:
 def shortest_quotes(boundaries: Sequence[Boundary], least: int, most: int) -> Iterator[tuple[int, int]]:
     """Yield the boundary indexes of the shortest quote from each boundary with at least `least` words.
 
-    A boundary is left out if the shortest such quote has more than `most` words.
+    A boundary is omitted if its shortest quote has more than `most` words.
     """
     end = 0
     for begin, boundary in enumerate(boundaries):

@@ -1,4 +1,4 @@
-"""Calibrates, on labels, the probabilities that a model answers yes, and measures their quality."""
+"""Calibrates a model's probabilities of yes against labels, and measures their quality."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fit_calibration(examples: Sequence[Example]) -> Calibration:
     Platt, "Probabilistic Outputs for Support Vector Machines" (1999): the labels are smoothed, so that the line is
     finite even if all labels are equal or the log-odds separate them. The steps are Newton's with a line search, after
     Lin, Lin and Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines" (2007). Slope and intercept
-    are at most MAX_SCALING in magnitude; a steeper line is turned about the mean of the log-odds.
+    are at most MAX_SCALING in magnitude; a steeper line is rotated about the mean of the log-odds.
     """
     if not examples:
         raise ValueError("there are no examples to calibrate by")
@@ -135,7 +135,7 @@ def expected_calibration_error(judged: Sequence[Judged]) -> float:
 def area_under_curve(examples: Sequence[Example]) -> float | None:
     """Return the chance that a right example has higher odds or a higher probability than a wrong example.
 
-    A tie counts half, and 0.5 is the result of guessing. Returns None if all labels are equal.
+    A tie counts as half, and guessing results in 0.5. Returns None if all labels are equal.
     """
     positives = sum(is_right for _, is_right in examples)
     negatives = len(examples) - positives
@@ -155,7 +155,7 @@ def area_under_curve(examples: Sequence[Example]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelCalibration:
-    """A calibration of answers for each label, fitted to the answers of a model. `maps` holds a map for each label."""
+    """A calibration of answers for each label, fitted to a model's answers. `maps` contains a map for each label."""
 
     model: str
     maps: Mapping[str, Calibration | Curve]

@@ -26,7 +26,7 @@ LEAST_QUOTE_BOUND, GREATEST_QUOTE_BOUND = 6, 200
 
 @dataclass(frozen=True, slots=True)
 class CitationPolicy:
-    """The limits on an answer's claims, and whether the model may say that the answer is not in the sources."""
+    """The limits on an answer's claims, and whether the model may state that the sources lack the answer."""
 
     max_claims: int = 8
     max_quote_words: int = 40
@@ -117,7 +117,7 @@ def text_of(claims: Sequence[Claim]) -> str:
 def find_problems(answer: Any, sources: Sequence[str], policy: CitationPolicy) -> Iterator[tuple[str, str]]:
     """Yield the path of each claim that its source does not support, with a message.
 
-    The answer is a document that satisfies the schema of the policy.
+    The answer must satisfy the schema of the policy.
     """
     claims = answer.get("claims", ())
     if not answer["in_sources"]:
@@ -150,7 +150,7 @@ def can_be_quoted(sources: Sequence[str], policy: CitationPolicy) -> bool:
 def _problem_of(quote: str, source: str, policy: CitationPolicy) -> str:
     """Return the reason that a source does not support a quote, or an empty string if it does.
 
-    The reason is a phrase that the number of the source completes.
+    The reason is a phrase; the caller appends the number of the source.
     """
     if quote not in source:
         return "must be copied without any change from"

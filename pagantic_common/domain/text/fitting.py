@@ -41,7 +41,7 @@ class PrefixedEmbedder:
 
 
 async def check_embedding_model(embedder: TextEmbedder, model: str) -> None:
-    """Raise the inference service's error if it does not serve a model or the model makes no embeddings."""
+    """Raise the inference service's error if it does not serve the model or the model does not produce embeddings."""
     await embedder.embed(model, ["word"])
 
 
@@ -56,19 +56,19 @@ async def embed_beginnings(embedder: TextEmbedder, model: str, texts: Sequence[s
 async def embed_ends(embedder: TextEmbedder, model: str, texts: Sequence[str]) -> Vectors:
     """Embed the last 8192 characters of each text, or a shorter end if they are too long for the model.
 
-    Makes as few calls as possible. There must be at least one text.
+    The function makes as few calls as possible. There must be at least one text.
     """
     return await _embed_all(embedder, model, [ends(text)[0] for text in texts], ends)
 
 
 def ends(text: str) -> list[str]:
-    """Return the last 8192 characters of a text, then ever shorter ends, each half as long as the previous."""
+    """Return the last 8192 characters of a text, then shorter ends, each half as long as the previous."""
     text = text[-MAX_QUERY_CHARS:]
     return [text[len(text) - (len(text) >> halvings) :] for halvings in range(MAX_HALVINGS)]
 
 
 def beginnings(text: str) -> list[str]:
-    """Return a text, then ever shorter prefixes of it, each half as long as the previous."""
+    """Return a text, then shorter prefixes of it, each half as long as the previous."""
     return [text[: len(text) >> halvings] for halvings in range(MAX_HALVINGS)]
 
 
@@ -78,7 +78,7 @@ def is_too_long(error: InvalidRequest) -> bool:
 
 
 async def first_fitting(parts: Sequence[str], work: Callable[[str], Awaitable[ResultT]]) -> ResultT:
-    """Return the result for the first part that is short enough for the model.
+    """Return the result for the first part that fits the model.
 
     Raises the model's error if all parts are too long.
     """
@@ -107,6 +107,6 @@ async def _embed_some(embedder: TextEmbedder, model: str, texts: Sequence[str], 
     except InvalidRequest as error:
         if not is_too_long(error):
             raise
-    half = len(texts) // 2  # halving isolates texts that are too long in few calls
+    half = len(texts) // 2  # Halving isolates the texts that are too long in a few calls.
     parts = [await _embed_some(embedder, model, part, parts_of) for part in (texts[:half], texts[half:])]
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""Curves that never fall: the isotonic regression of labels on log-odds."""
+"""Non-decreasing curves: the isotonic regression of labels on log-odds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from itertools import groupby, pairwise
 class Curve:
     """Probabilities at ascending log-odds, linear between two points and constant beyond the ends.
 
-    Raises ValueError if the points do not ascend, if a probability is outside [0, 1], or if a value is not a finite
-    number.
+    Raises ValueError if the points do not ascend, if a probability is outside [0, 1], or if a value is not finite.
     """
 
     log_odds: tuple[float, ...]
@@ -58,7 +57,7 @@ class _Block:
 
 
 def fit_curve(examples: Sequence[tuple[float, bool]]) -> Curve:
-    """Return the rising curve with the least squared distance to the labels. Raises ValueError without examples.
+    """Fit the non-decreasing curve with the least squared distance to the labels. Raises ValueError without examples.
 
     The algorithm pools adjacent violators (Ayer, Brunk, Ewing, Reid and Silverman, "An Empirical Distribution Function
     for Sampling with Incomplete Information", 1955). The probabilities are kept away from 0 and 1, because a few labels

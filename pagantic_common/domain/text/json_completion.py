@@ -37,7 +37,7 @@ class _Cut(Exception):
 def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
     """Complete a truncated document, and return the document and the repairs, in order.
 
-    Returns None if the text is not a prefix of a document, or has no value yet.
+    Returns None if the text is not a prefix of a document, or does not contain a value yet.
     """
     walk = _Walk(text)
     try:
@@ -52,7 +52,7 @@ def complete_json(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def partial_json(text: str) -> Any:
-    """Return the value of a truncated JSON text, to show an answer while it streams.
+    """Return the value of a truncated JSON text, to display an answer while it streams.
 
     A truncated string, number or literal keeps the part that has arrived. Returns None if there is no value yet, or if
     the text is not JSON.
@@ -92,7 +92,7 @@ class _Walk:
         self.closers: list[str] = []
 
     def run(self) -> None:
-        """Read the document. Returns if the text is invalid before its end."""
+        """Read the document. If the text is invalid before its end, the method returns."""
         is_comma_due = False
         while True:
             self.skip_space()

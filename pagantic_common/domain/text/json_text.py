@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-# The depth of nested lists and objects. Python's limit depends on its version and on the caller's stack. This limit
-# leaves room for recursive code that uses two frames per level.
+# The maximum depth of nested lists and objects. Python's own limit depends on its version and on the caller's stack.
+# This limit leaves room for recursive code that uses two frames per level.
 MAX_DEPTH = 256
 _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -31,7 +31,7 @@ def _finite_float(text: str) -> float:
 def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
     """Parse strict JSON (RFC 8259: no NaN, no Infinity). Raises JsonTextError, with line and column.
 
-    Rewritable JSON can be written again as UTF-8: it has no number beyond a double, and no lone surrogate.
+    Rewritable JSON can be written again as UTF-8: it has no number that exceeds a double, and no lone surrogate.
     """
     try:
         parse_float = _finite_float if is_rewritable else None
@@ -46,7 +46,7 @@ def parse_json(text: str, *, is_rewritable: bool = False) -> Any:
         raise JsonTextError("an escape gives half of a surrogate pair") from None
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as error:  # an integer has too many digits for Python to convert
+    except ValueError as error:  # An integer has too many digits for Python to convert.
         if isinstance(error, JsonTextError):
             raise
         raise JsonTextError("an integer has too many digits") from None
@@ -76,5 +76,5 @@ def _too_deep() -> JsonTextError:
 
 
 def dump_json(value: Any) -> str:
-    """Write compact JSON, with keys in their order and characters unescaped where possible."""
+    """Write compact JSON. Keys keep their order, and characters stay unescaped where possible."""
     return _write(value)

@@ -7,14 +7,14 @@ import unicodedata
 from functools import cache
 from typing import Final
 
-MAX_COMBINING_RUN: Final = 30  # no language has longer runs
-# Characters that take no space or show nothing: format characters, variation selectors, fillers and the joiner below.
+MAX_COMBINING_RUN: Final = 30  # No language has longer runs.
+# Characters that are invisible or take no space: format characters, variation selectors, fillers and the joiner below.
 INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-JOINER: Final = "\u034f"  # combining grapheme joiner: normalization reorders nothing across it
+JOINER: Final = "\u034f"  # The combining grapheme joiner, which normalization does not reorder across.
 # All characters that normalization reorders lie between these two code points; a test checks all of Unicode.
 _FIRST_COMBINING, _LAST_COMBINING = 0x300, 0x1F000
 

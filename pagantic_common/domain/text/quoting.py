@@ -10,7 +10,7 @@ _RUNS = re.compile("`{3,}")
 
 
 def fenced(text: str) -> str:
-    """Return a text in a fence that none of its lines can close (CommonMark, section 4.5).
+    """Return a text in a fence that its lines cannot close (CommonMark, section 4.5).
 
     Runs of backticks are shortened to 16, so that the fence stays short.
     """

@@ -23,7 +23,7 @@ SAMPLING: Final = 16
 
 
 class Fusion(StrEnum):
-    """Ways to fuse the scores of several searches or scorers. The value is the score_kind."""
+    """Methods of fusing the scores of several searches or scorers. The value is the score_kind."""
 
     RECIPROCAL_RANK = "rrf"
     WEIGHTED = "weighted"
@@ -68,7 +68,7 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
     for order, scores, weight in legs:
         if not len(order):
             continue
-        leg_scores = scores[order] / 2  # the difference of two scores may overflow a double
+        leg_scores = scores[order] / 2  # The difference of two scores may overflow a double.
         lowest, highest = float(leg_scores.min()), float(leg_scores.max())
         span = highest - lowest or 1.0
         for position, score in zip(order.tolist(), leg_scores.tolist(), strict=True):
@@ -80,7 +80,7 @@ def fuse_scores(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]
 
 
 def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, float]:
-    """Return, for each position in any order, the weighted sum of the legs' scores as fractions of the leg's highest.
+    """Return, for each position in any order, the weighted sum of its scores as fractions of each leg's highest score.
 
     A leg is an order, the scores of all positions, and its weight. A score below 0 counts as 0.
     """
@@ -96,8 +96,8 @@ def fuse_fractions(legs: Sequence[tuple[Order, Scores, float]]) -> dict[int, flo
 def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
     """Return the candidates' scores, each drawn towards the scores of the nearest candidates.
 
-    Diaz, "Regularizing ad hoc retrieval scores" (2005): a relevant text is seldom alone. Each new score is the sum of
-    (1 - weight) of the candidate's own score and `weight` of the mean of the smoothed scores of its neighbours,
+    Diaz, "Regularizing ad hoc retrieval scores" (2005): relevant texts are rarely isolated. Each new score is the sum
+    of (1 - weight) of the candidate's own score and `weight` of the mean of the smoothed scores of its neighbours,
     including itself, weighted by their cosines. The weight is at least 0 and below 1. Results lie between the lowest
     and the highest score.
     """
@@ -105,7 +105,7 @@ def smooth(vectors: Vectors, scores: Scores, weight: float) -> Scores:
     if not count or not weight:
         return scores
     cosines = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
-    np.fill_diagonal(cosines, 1.0)  # a candidate without a vector is still its own neighbour
+    np.fill_diagonal(cosines, 1.0)  # A candidate without a vector is still its own neighbour.
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :SMOOTHING_NEIGHBOURS]
     nearness = np.zeros_like(cosines)
     np.put_along_axis(nearness, order, np.take_along_axis(cosines, order, axis=1), axis=1)

@@ -18,7 +18,7 @@ MAX_QUERY_CHARS: Final = 8192
 TERM_BYTES: Final = 150  # memory of an indexed term, excluding its postings
 
 _WORD = re.compile(r"\w+")
-# Normalizing holds the interpreter lock, so a text is normalized in pieces, which end between words if possible.
+# Normalizing holds the interpreter lock, so a text is normalized in pieces that end between words if possible.
 _PIECE = re.compile(r"(?s).{1,4096}(?=\s|\Z)|.{1,4096}")
 
 
@@ -81,7 +81,7 @@ class TextIndex:
         return dict(scores)
 
     def coverage(self, query: str) -> dict[int, float]:
-        """Return, for each text with any of the query's terms, the fraction of the terms in it, which is in (0, 1]."""
+        """Return, for each text with any query term, the fraction of the query's terms in it, which is in (0, 1]."""
         terms = query_terms(query)
         matched = Counter(position for term in terms for position in self._postings.get(term, _NOWHERE)[::2])
         return {position: count / len(terms) for position, count in matched.items()}

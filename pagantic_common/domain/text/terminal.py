@@ -1,4 +1,4 @@
-"""Prepares text from models, tools and documents for a terminal: drops control sequences, wraps between words."""
+"""Prepares text from models, tools and documents for a terminal: drops control sequences, and wraps between words."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _UNSEEN = re.compile(r"[^\n\t\x20-\x7e]")
 _PIECE = re.compile(r"\n|[^\S\n]+|\S+")
 _WIDE = ("W", "F")
 _SPACE, _DELETE, _PICTURES = 0x20, 0x7F, 0x2400
-# Scripts and emoji need joiners and U+FE0F; signs such as those around Arabic and Syriac numbers are visible.
+# Scripts and emoji need joiners and U+FE0F. Some signs, for example around Arabic and Syriac numbers, are visible.
 _KEPT = "\u200c\u200d\ufe0f\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2"
 # Control characters except tab and line feed, line separators, lone surrogates, and invisible characters, such as
-# direction overrides and characters that can hide whole texts.
+# direction overrides and characters that can hide entire passages of text.
 _STEERING = re.compile(f"{_CONTROL.pattern}|[\u2028\u2029\ud800-\udfff]|(?![{_KEPT}]){INVISIBLE.pattern}")
 
 
@@ -31,9 +31,9 @@ def plain_text(text: str) -> str:
 
 
 def visible_text(text: str) -> str:
-    """Return the text with a visible name for each character that a terminal would obey instead of show.
+    """Return the text with a visible name for each character that a terminal would interpret instead of show.
 
-    ESC becomes ␛, and U+202E becomes «U+202E». Newlines and tabs stay. Unlike `plain_text`, this leaves nothing out.
+    ESC becomes ␛, and U+202E becomes «U+202E». Newlines and tabs stay. Unlike `plain_text`, it drops nothing.
     """
     return _STEERING.sub(_name_steering, text.replace("\r\n", "\n"))
 
@@ -50,8 +50,8 @@ def _name_steering(match: re.Match[str]) -> str:
 def plain_json(text: str) -> str:
     """Return the same JSON with the invisible characters of its strings as escapes.
 
-    Invisible characters are control characters, and characters that change the direction or the look of the surrounding
-    text.
+    Invisible characters are control characters, and characters that change the direction or the appearance of the
+    surrounding text.
     """
     return _UNSEEN.sub(_escape_unseen, text.replace("\r", ""))
 
@@ -85,7 +85,7 @@ class WordWrap:
         return "".join(self._place(piece) for piece in pieces)
 
     def flush(self) -> str:
-        """Return the text held back. The next piece continues the same line."""
+        """Return the pending text. The next piece continues the same line."""
         written = ""
         if self._word:
             written = self._place(self._word)

@@ -1,4 +1,4 @@
-"""Splits text of any language into words, and recognizes letters of scripts that write no spaces between words."""
+"""Splits text of any language into words, and recognizes letters of scripts without spaces between words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
-MAX_WORD_CHARS: Final = 40  # a longer run is split into several words
+MAX_WORD_CHARS: Final = 40  # A longer run is split into several words.
 _WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
 def is_without_spaces(char: str) -> bool:
-    """Return whether a letter belongs to a script that writes no spaces between words."""
+    """Return whether a letter belongs to a script without spaces between words."""
     return unicodedata.name(char, "").startswith(_WITHOUT_SPACES)
 
 

@@ -29,7 +29,7 @@ class Authenticator(Protocol):
     """Identifies callers by their credentials."""
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller. `credentials` is the call's `authorization`, or an empty string if it has none.
+        """Return the caller. `credentials` is the call's `authorization`, or an empty string without one.
 
         Raises Unauthenticated if the credentials are refused, and Unavailable if they cannot be checked.
         """
@@ -39,10 +39,10 @@ class PeerReader(Protocol):
     """Identifies callers by the certificates of their connections."""
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return the caller of a call without credentials, or None if its certificate names no caller.
+        """Return the caller of a call without credentials, or None if its certificate does not name a caller.
 
-        `spiffe_id` is the SPIFFE id in the certificate, or an empty string if there is none. Raises PermissionDenied if
-        the connection may not make any calls.
+        `spiffe_id` is the SPIFFE id in the certificate, or an empty string. Raises PermissionDenied if the connection
+        may not make any calls.
         """
 
 
@@ -67,7 +67,7 @@ class Guard:
     """The authenticator of a service, and the listener for its decisions.
 
     Attributes:
-        authenticator: Identifies callers. If None, each caller is the local caller, which may call everything.
+        authenticator: Identifies callers. If None, every caller is the local caller, which may call all methods.
         peers: Reads certificates. If None, certificates are ignored.
         on_denied: Called for each denied call.
         meter: Counts the admitted calls.
@@ -101,7 +101,7 @@ class Admitted:
     async def next_of(self, responses: AsyncGenerator[ResponseT, None]) -> ResponseT | None:
         """Return the next response of a stream, or None at its end. Raises the refusal as `until_refused` does.
 
-        The response must be sent outside of this method. If gRPC sees a send cancelled, the caller receives no status.
+        The response must be sent outside of this method. If a send inside gRPC is cancelled, the caller gets no status.
         """
         async with self.until_refused():
             return await anext(responses, None)
@@ -109,7 +109,7 @@ class Admitted:
     def until_refused(self) -> AbstractAsyncContextManager[None]:
         """Cancel the enclosed work when the credentials are refused, and raise the refusal.
 
-        A refusal that precedes the work is raised at its start.
+        A refusal before the work is raised at its start.
         """
         if not self._is_watched:
             return nullcontext()
@@ -151,7 +151,7 @@ class Gate:
     ) -> AsyncIterator[Admitted]:
         """Set the caller for the enclosed work, and recheck the caller's credentials while the work runs.
 
-        Raises Unauthenticated, PermissionDenied or, if the caller calls too often, Overloaded.
+        Raises Unauthenticated, PermissionDenied, or Overloaded if the caller calls too often.
         """
         door = self._doors.get(method)
         if door is None:

@@ -14,12 +14,12 @@ from pagantic_common.rpc.access.gate import OPEN_TO_ALL, Door, Gate, Guard, Scop
 class Registration:
     """A servicer to add: its full service name, the function that adds it to a server, and the scope of each method.
 
-    Without a guard, every caller may call everything.
+    Without a guard, every caller may call every method.
 
     The server calls `begin_drain` once no new calls will arrive, and `drain` shortly before the drain's time ends.
     `drain` ends running work, so that callers receive an answer instead of a broken connection. `wait_until_broken`
-    returns the reason that the service can no longer serve; the process then exits with status 70. `why_not_ready`
-    returns the reason that the service is not ready, or an empty string if it is ready. A service without
+    returns the reason why the service can no longer serve; the process then exits with status 70. `why_not_ready`
+    returns the reason why the service is not ready, or an empty string if it is ready. A service without
     `why_not_ready` is ready once it listens.
     """
 

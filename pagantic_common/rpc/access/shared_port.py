@@ -25,7 +25,7 @@ def share(inner: Registration, edge: Registration) -> Registration:
     """Return a registration that sends calls with tenant tokens to `inner`, and other calls to `edge`.
 
     Both registrations have the same service name. If either has no authenticator, the calls cannot be distinguished,
-    and all of them go to `inner`.
+    and all calls go to `inner`.
     """
     of_services, of_callers = inner.guard.authenticator, edge.guard.authenticator
     if of_services is None or of_callers is None:

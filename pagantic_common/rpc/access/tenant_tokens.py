@@ -1,4 +1,4 @@
-"""Tenant tokens, in which the orchestrator names the tenant of a call to another service.
+"""Tenant tokens, by which the orchestrator names the tenant of a call to another service.
 
 A token is a JWT (RFC 7519), signed with Ed25519 (RFC 9864). It names the tenant, the permissions of its bearer, and the
 services that accept it, and it is valid for minutes. A service that calls another service forwards its caller's token,
@@ -29,7 +29,7 @@ ISSUER = "pagantic"
 TYPE = "tenant+jwt"
 ALGORITHM: Final = "Ed25519"
 LIFETIME_S = 300.0
-RENEW_S = 60.0  # a token is sent for this long; the rest of its lifetime allows it to be forwarded
+RENEW_S = 60.0  # A token is sent for this long. The rest of its lifetime allows it to be forwarded.
 LEEWAY_S = 30  # tolerated difference between clocks
 MAX_TOKEN_BYTES = 4096
 MAX_SIGNED = 4096
@@ -62,7 +62,7 @@ class TenantTokens:
     def credentials(self, area: str, principal: Principal) -> str:
         """Return the `authorization` for a call to a service on behalf of the caller's tenant.
 
-        The service may do for an operator what needs the scope `admin`, such as loading a model.
+        For an operator, the service may also do work that needs the scope `admin`, such as loading a model.
         """
         is_operator = Scope.ADMIN in principal.scopes
         place, now_s = (area, principal.tenant, is_operator), self._now_s()
@@ -104,8 +104,8 @@ class TenantTokenReader:
 
     Args:
         area: The service that reads the tokens.
-        keys: Returns the public keys of the orchestrators. None means that the service has no keys and accepts no
-            token.
+        keys: Returns the public keys of the orchestrators. None means that the service has no keys and rejects all
+            tokens.
         is_required: Whether a call without a token is refused. If not, the caller is the local caller.
         now_s: Returns the time in seconds since 1970.
     """
@@ -182,8 +182,8 @@ def read_signing_key(path: Path) -> Callable[[], OKPKey]:
 def read_tenant_tokens(area: str, settings: InnerSettings) -> TenantTokenReader:
     """Return the authenticator of a service behind the orchestrator.
 
-    With verifying keys, a call without a token is refused whatever AUTH is, because it would act for no tenant.
-    Raises InvalidRequest if the file of verifying keys is unusable.
+    With verifying keys, a call without a token is refused, whatever AUTH is, because the call has no tenant. Raises
+    InvalidRequest if the file of verifying keys is unusable.
     """
     keys = None
     if (path := settings.verifying_keys_file) is not None:
@@ -192,7 +192,7 @@ def read_tenant_tokens(area: str, settings: InnerSettings) -> TenantTokenReader:
 
 
 def write_key_pair(folder: Path) -> tuple[Path, Path]:
-    """Make a signing key and its verifying key in a folder unless both exist, and return their paths."""
+    """Make a signing key and its verifying key in a folder, unless both exist, and return their paths."""
     signing, verifying = folder / "signing.pem", folder / "verifying.pem"
     if not (signing.exists() and verifying.exists()):
         key = OKPKey.generate_key(ALGORITHM)

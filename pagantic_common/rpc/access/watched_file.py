@@ -25,10 +25,10 @@ class WatchedFile(Generic[ContentT]):
     InvalidRequest instead.
 
     Args:
-        path: The file; it may be a link that is replaced.
+        path: The file, or a link that may be replaced.
         setting: The setting that names the file, for messages.
         parse: Returns the content that the bytes represent. Raises InvalidRequest, without quoting the bytes.
-        max_bytes: Largest size of the file.
+        max_bytes: Maximum size of the file.
     """
 
     def __init__(
@@ -86,6 +86,6 @@ class WatchedFile(Generic[ContentT]):
 
     @property
     def _shown_path(self) -> str:
-        if self._path.name.startswith(("pag_", "-----")):  # the setting holds a key instead of a path
+        if self._path.name.startswith(("pag_", "-----")):  # The setting contains a key instead of a path.
             return "(not a path)"
         return repr(str(self._path))

@@ -28,7 +28,7 @@ class InferencePools:
     Args:
         default: The channel for the empty alias and for every alias that `by_alias` lacks.
         by_alias: The channels for other aliases. Aliases with the same channel share a peer.
-        patience_s: Longest wait of a call for a starting service, seconds.
+        patience_s: Maximum wait of a call for a starting service, in seconds.
         credentials: Returns the `authorization` of a call.
     """
 

@@ -1,1 +1,1 @@
-"""A service as a process: how it starts, serves, manages its memory, and ends."""
+"""A service as a process: starting, serving, memory management, and stopping."""

@@ -1,4 +1,4 @@
-"""The admin port: health and channelz on a separate port, so that no caller can block a probe."""
+"""The admin port: health and channelz on a separate port, so that callers cannot block probes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class CannotListen(Exception):
 
     @classmethod
     def because_of(cls, error: OSError, host: str, port: int, setting: str) -> CannotListen:
-        """Return the error for the system's refusal of a host and port. `setting` is the setting of the port."""
+        """Return the error for a host and port that the system refuses. `setting` is the setting of the port."""
         use = _USES.get(setting, "")
         message = f"cannot listen on {address_of(host, port)}{use}: {refusal_of(error)}"
         return cls(message, "HOST" if is_host_at_fault(error) else setting)
@@ -44,7 +44,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 def add_port(
     server: grpc.aio.Server, host: str, port: int, setting: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
-    """Make a server listen on a port of a host, and return the port. If there are no credentials, it is in plain text.
+    """Make a server listen on a port of a host, and return the port. Without credentials, it uses plain text.
 
     Raises CannotListen. `setting` is the setting of the port.
     """
@@ -61,7 +61,7 @@ def add_port(
 
 
 def why_not(host: str, port: int) -> OSError | None:
-    """Return the error with which the system refuses to listen, because gRPC does not report it."""
+    """Return the system's error for listening on a port, because gRPC does not report it."""
     try:
         with open_socket(host, port):
             return None
@@ -70,12 +70,12 @@ def why_not(host: str, port: int) -> OSError | None:
 
 
 def refusal_of(error: OSError) -> str:
-    """Return the reason in the system's refusal to listen, in lower case."""
+    """Return the reason for the system's refusal to listen, in lower case."""
     if error.errno == errno.EADDRINUSE:
         return "the port is in use"
     return (error.strerror or str(error)).partition(" (")[0].lower()
 
 
 def is_host_at_fault(error: OSError) -> bool:
-    """Return whether the system refuses the host, and not the port."""
+    """Return whether the system refuses the host rather than the port."""
     return isinstance(error, socket.gaierror) or error.errno in _NOT_OF_THIS_MACHINE

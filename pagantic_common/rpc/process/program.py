@@ -1,8 +1,7 @@
 """Runs a service as a program, with settings, logging, tracing and metrics. Errors at the start go to stderr.
 
-Serves the app until its end, and then drains it. `liveness` reports that this process works, regardless of its
-dependencies; so do the empty name and each service's name. `readiness` reports that the service can answer a request
-now.
+Serves the app until its end, and then drains it. `liveness`, the empty name and each service's name report that this
+process works, regardless of its dependencies. `readiness` reports that the service can answer a request now.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from pagantic_common.telemetry.reporting import reporting
 RETURN_INTERVAL_S = 30.0
 DRAIN_RESERVE_S = 1.0
 READINESS_INTERVAL_S = 0.25
-EXIT_BROKEN = 70  # EX_SOFTWARE: a supervisor restarts the process
+EXIT_BROKEN = 70  # EX_SOFTWARE: a supervisor restarts the process.
 BROKEN_DRAIN_S = 2.0
 
 log = get_logger(__name__)
@@ -64,7 +63,7 @@ class Program(Generic[SettingsT]):
 
 
 class StartFailed(Exception):
-    """One of several services in a process cannot start."""
+    """A service in a process with several services cannot start."""
 
     def __init__(self, area: str, error: PaganticError) -> None:
         super().__init__(str(error))
@@ -83,7 +82,7 @@ def run_service(
     """Run a service until SIGTERM or SIGINT. If it cannot start, print the reason to stderr and exit with an error.
 
     The app is opened before the port, so that a listening service can answer. Only the service's user can access its
-    files, and no other process can access its memory.
+    files, and other processes cannot access its memory.
     """
     protect_memory()
     os.umask(PRIVATE_UMASK)
@@ -154,7 +153,7 @@ async def _serve_until(
         except CannotListen:
             await server.stop(grace=0)
             raise
-        gc.freeze()  # loaded modules are never collected
+        gc.freeze()  # Loaded modules are never collected.
         log.info("listening", address=address_of(settings.host, port))
         on_listening()
         if reason := await _wait_for_end(stop, registrations, health):
@@ -205,7 +204,7 @@ async def _reason_of(check: Callable[[], Awaitable[str]]) -> str:
 async def _wait_for_end(stop: asyncio.Event, registrations: Sequence[Registration], health: Health) -> str:
     """Wait for the signal to stop or for a broken service.
 
-    Returns the reason that a service is broken, or an empty string after the signal.
+    Returns the reason why a service is broken, or an empty string after the signal.
     """
     stopping = asyncio.create_task(stop.wait())
     readiness = asyncio.create_task(watch_readiness(registrations, health))
@@ -251,7 +250,7 @@ async def _drain(registrations: Sequence[Registration]) -> None:
 def trim_heap() -> None:
     """Return freed memory to the system. Without glibc, this does nothing.
 
-    glibc keeps the free memory of its arenas: a few hundred requests of megabytes left 300 MiB unused.
+    glibc keeps the free memory of its arenas: after a few hundred requests of megabytes, 300 MiB stayed unused.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -23,18 +23,18 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 
 _CONNECTION_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # Callers ping a silent call, some of them each second. By default, gRPC would treat that as an attack.
+    # Callers ping a silent call, some callers each second. By default, gRPC would treat these pings as an attack.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.keepalive_permit_without_calls", 1),
     # The calls of a vanished caller end after these times.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.ping_timeout_ms", 20_000),
-    # A connection has no longest age, because a client of grpc-js with keepalive would lose its running calls at that
+    # A connection has no maximum age, because a client of grpc-js with keepalive would lose its running calls at that
     # age, and an execution may last for days. The services' own callers replace old connections (`replaced_channel`).
     ("grpc.max_connection_idle_ms", 600_000),
 )
-# This exceeds the number of calls that one host may run. The service, which states the reason, therefore rejects calls
+# This exceeds the permitted number of calls per host. The service, which states the reason, therefore rejects calls
 # before the connection holds them back.
 MIN_STREAMS = 1024
 
@@ -44,8 +44,8 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, Health, int]:
     """Start a server with health, limits and interceptors. Returns the server, its health and its port.
 
-    `max_streams` bounds the running calls of one connection, including a health watch; the caller's gRPC library holds
-    back the rest. The default is MIN_STREAMS, or MAX_CONCURRENT_RPCS if that is more.
+    `max_streams` limits the running calls of a connection, including a health watch; the caller's gRPC library holds
+    back the rest. The default is the larger of MIN_STREAMS and MAX_CONCURRENT_RPCS.
 
     Raises CannotListen, and InvalidRequest for certificates that cannot be used.
     """

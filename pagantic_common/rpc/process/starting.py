@@ -1,4 +1,4 @@
-"""A service that waits for its requirements: it reports that it is not yet serving, and it can be stopped."""
+"""A service that waits for its requirements. It reports that it is not serving yet, and can be stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ stopping: ContextVar[asyncio.Event | None] = ContextVar("stopping", default=None
 
 
 class StoppedAtStart(Exception):
-    """The process was asked to stop before it had started."""
+    """The process received a stop signal before it had started."""
 
 
 class WaitedTooLong(Unavailable):
@@ -34,7 +34,7 @@ class WaitedTooLong(Unavailable):
 
 
 async def pause(seconds: float) -> None:
-    """Sleep while the service starts. Raises StoppedAtStart if the process is asked to stop."""
+    """Sleep while the service starts. Raises StoppedAtStart after a stop signal."""
     stop = stopping.get()
     if stop is None:
         await asyncio.sleep(seconds)

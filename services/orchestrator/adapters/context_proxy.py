@@ -1,4 +1,4 @@
-"""ContextService at the orchestrator's port, through which callers reach the collections of their own tenant."""
+"""ContextService on the orchestrator's port, through which callers reach their own tenant's collections."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ContextProxy(pb_grpc.ContextServiceServicer):
         return await self._pass_on(self._stub.Retrieve, request)
 
     async def BuildContext(self, request: pb.BuildContextRequest, context: Context) -> pb.BuildContextResponse:
-        if not request.chunks:  # given chunks need no retrieval
+        if not request.chunks:  # Given chunks need no retrieval.
             self._check("BuildContext", Action.RETRIEVE, request.policy.collection)
         if self._policy is not None:
             check_model(self._policy, request.model)

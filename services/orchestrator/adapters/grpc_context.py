@@ -1,4 +1,4 @@
-"""Implements ContextPort over gRPC: calls the context service, and the rerank service if the policy asks for it."""
+"""Implements ContextPort over gRPC: calls the context service and, if the policy requires it, the rerank service."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class GrpcContext:
     async def build(
         self, query: str, policy: ContextPolicy, model: str, more_queries: Sequence[str] = ()
     ) -> BuiltContext:
-        """Retrieve the chunks, rerank them if the policy says so, and lay them out."""
+        """Retrieve the chunks, rerank them if the policy requires it, and build the context message."""
         chunks: tuple[Chunk, ...] = ()
         unembedded = 0
         if policy.scorer is not None:
-            searched = replace(policy, min_score=None)  # min_score applies to the reranked score
+            searched = replace(policy, min_score=None)  # min_score applies to the reranked score.
             retrieval = await self._retrieve(query, searched, more_queries)
             unembedded = retrieval.unembedded_chunk_count
             ranking = Ranking(policy.scorer, policy.min_score, policy.top_k, policy.ranking)

@@ -27,7 +27,7 @@ from services.orchestrator.ports.services import OfferedTool, Report
 _ENDINGS = EnumCodec(tools_service_pb2.ToolOutcome, Ending, "TOOL_OUTCOME_", unknown=Ending.UNKNOWN)
 
 MAX_CACHED_LISTS = 64
-# A longer list of named tools is not cached, because callers choose the names. The list of all tools always is.
+# Callers choose the names in a list, so a longer list of named tools is not cached. The list of all tools always is.
 MAX_CACHED_BYTES = 64 * 1024
 
 
@@ -53,7 +53,7 @@ class GrpcTools:
     async def list_tools(self, names: Sequence[str]) -> list[OfferedTool]:
         """List the named tools, or all tools if no names are given.
 
-        Lists that did not change consist of the same objects, so that others can cache what follows from them.
+        An unchanged list contains the same objects as before, so callers can cache values derived from it.
         """
         key = tuple(names)
         known = self._listed.get(key, _NOTHING_LISTED)
@@ -78,7 +78,7 @@ class GrpcTools:
         request = tools_service_pb2.SearchToolsRequest(query=query, names=names, limit=limit)
         try:
             reply = await self._peer.call_unary(self._stub.SearchTools, request)
-        except Unsupported:  # a service of an earlier version
+        except Unsupported:  # The tools service is an earlier version.
             return list(names)
         return [match.tool.definition.name for match in reply.tools]
 
@@ -87,11 +87,11 @@ class GrpcTools:
         request = tools_service_pb2.ExecuteToolRequest(call=tool_call_to_proto(call), effect_id=current_effect_id())
         try:
             return await self._follow(call, request, report)
-        except Unsupported:  # an older service during a rolling update
+        except Unsupported:  # The tools service is older during a rolling update.
             return _record_of(call, await self._peer.call_unary(self._stub.ExecuteTool, request))
 
     async def find_outcome(self, tool: str, effect_id: str) -> LostCall:
-        """Ask a tool for the end of a lost call. A service of an earlier version leaves it unknown."""
+        """Ask a tool for the outcome of a lost call. An earlier version of the service leaves it unknown."""
         request = tools_service_pb2.GetToolOutcomeRequest(tool_name=tool, effect_id=effect_id)
         try:
             reply = await self._peer.call_unary(self._stub.GetToolOutcome, request)

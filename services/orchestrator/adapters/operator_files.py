@@ -1,4 +1,4 @@
-"""Reads the operator's files and packages at the start: prompts, calibrations, experiments and custom steps.
+"""Reads the operator's files and packages at startup: prompts, calibrations, experiments and custom steps.
 
 In folders, hidden files and files with unexpected suffixes are ignored.
 """
@@ -31,7 +31,7 @@ CALIBRATIONS = "the calibration"
 
 Scaling = Annotated[float, Field(ge=-MAX_SCALING, le=MAX_SCALING, allow_inf_nan=False)]
 EXPERIMENTS_FILE: Final = "EXPERIMENTS_FILE"
-MAX_EXPERIMENTS: Final = 16  # The number is limited because the names of experiments are labels of metrics.
+MAX_EXPERIMENTS: Final = 16  # Limited, because the names of experiments are metric labels.
 MAX_VARIANTS: Final = 8
 ALL_PERCENT: Final = 100.0
 _ROUNDING: Final = 1e-6
@@ -41,7 +41,7 @@ _Given = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class PromptFolder:
-    """The templates in a folder. Raises InvalidRequest, which names the folder or file, if either is unusable.
+    """The templates in a folder. Raises InvalidRequest with the name of the folder or file if either is unusable.
 
     Only `.md` and `.txt` files that are not hidden are read.
     """
@@ -59,7 +59,7 @@ class PromptFolder:
                 self._add(path)
 
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
-        """Return the request's own prompt, or the text of the template that the request names."""
+        """Return the request's own prompt, or the rendered template that the request names."""
         if request.prompt.template is None:
             return request.prompt.render()
         return self.render(request.prompt.template, session)
@@ -137,7 +137,7 @@ def read_experiments(path: Path | None, templates: Sequence[ConfiguredTemplate])
     """Return the experiments in a file, or no experiments if no path is given.
 
     The experiments' prompts must be among the templates. Models are not checked, because only the inference service
-    knows them. Raises an InvalidRequest that names the error and its location.
+    knows them. Raises InvalidRequest with the error and its location.
     """
     if path is None:
         return ()
@@ -170,7 +170,7 @@ def _problems_of_shares(shares: Sequence[float]) -> Iterator[str]:
 
 
 def _differences_of(prompts: Sequence[str], replaced: str, known: Mapping[str, ConfiguredTemplate]) -> Iterator[str]:
-    """Yield an error for each prompt whose variables differ from those of the prompt that it replaces."""
+    """Yield an error for each prompt whose variables differ from the variables of the prompt that it replaces."""
     for name in prompts:
         variables, expected = known[name].variables, known[replaced].variables
         if set(variables) != set(expected):
@@ -211,7 +211,7 @@ def _kind_of(value: Any) -> str:
 
 
 class _CalibrationFile(BaseModel):
-    """The content of a calibration file, as `pagantic fit` writes it."""
+    """The content of a calibration file, in the form that `pagantic fit` writes."""
 
     model: str
     maps: dict[str, Annotated[Annotated[_Line, Tag("line")] | Annotated[Curve, Tag("curve")], Discriminator(_kind_of)]]
@@ -228,8 +228,8 @@ class _CalibrationFile(BaseModel):
 def read_calibrations(folder: Path | None) -> Mapping[str, LabelCalibration]:
     """Return the calibrations in a folder by name.
 
-    Only `.json` files that are not hidden are read. Raises InvalidRequest, which names the folder or file, if either is
-    unusable.
+    Only `.json` files that are not hidden are read. Raises InvalidRequest with the name of the folder or file if either
+    is unusable.
     """
     if folder is None:
         return {}

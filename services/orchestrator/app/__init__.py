@@ -1,1 +1,1 @@
-"""The orchestrator's use cases: running executions, deciding on approvals, and reading the journal."""
+"""The orchestrator's use cases: running executions, ending their waits, and reading the journal."""

@@ -1,4 +1,4 @@
-"""The budgets of tenants and their callers. Sets budgets, reserves amounts before each inference, and settles them."""
+"""The budgets of tenants and their callers: sets budgets, reserves amounts before each inference, and settles them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.orchestrator.core.model.keys import Account
 from services.orchestrator.ports.budgets import BudgetStore, Grant
 from services.orchestrator.ports.page import Page, page_limit
 
-LOOK_S = 2.0  # longest time that the lack of a budget is cached, or an unused purse is kept
+LOOK_S = 2.0  # maximum time that an absent budget is cached, or an unused purse is kept
 BUSY_RETRY_S = 1.0
 MAX_TOKENS = 10**15
 MAX_MICRO_USD = 10**15
@@ -36,7 +36,7 @@ check_duration = make_histogram(
 
 @dataclass(slots=True)
 class Spending:
-    """The amount that one call has used so far, which counts only if a budget limits the call."""
+    """The amount that one call has used so far. It counts only if a budget limits the call."""
 
     is_limited: bool = False
     used: Amount = NOTHING
@@ -44,7 +44,7 @@ class Spending:
 
 @dataclass(slots=True)
 class _Holding:
-    """An account's budget as known to this orchestrator, and the purse with the part granted to the orchestrator."""
+    """An account's budget as known to this orchestrator, and the purse with the orchestrator's grant."""
 
     purse: Purse | None = None
     limits: tuple[Period, int | None, int | None] | None = None
@@ -59,7 +59,7 @@ class Budgets:
         self._store = store
         self._clock = clock
         self._holdings: dict[Account, _Holding] = {}
-        # The time until which no subject of a tenant is known to have a budget.
+        # The time by tenant until which its subjects are known to have no budgets.
         self._no_subjects_until_s: dict[str, float] = {}
         self._tidying: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Task[bool]] = set()
@@ -115,11 +115,11 @@ class Budgets:
     async def spending(self, account: Account, bound: Callable[[], Amount]) -> AsyncIterator[Spending]:
         """Reserve an amount in each budget of an account, and settle the actual usage on exit.
 
-        `bound` returns the amount to reserve. Raises Overloaded (QUOTA_BUDGET) if a budget has too little left.
+        `bound` returns the amount to reserve. Raises Overloaded (QUOTA_BUDGET) if a budget is too low.
         """
         spending, began_s = Spending(), self._clock.monotonic_s()
         payers = [payer for payer in account.payers if not self._has_none(payer)]
-        if not payers:  # true for most accounts; saves counting the whole prompt
+        if not payers:  # True for most accounts; saves counting the whole prompt.
             yield spending
             return
         amount = bound()
@@ -152,7 +152,7 @@ class Budgets:
                     purse.go_without()
                     self._begin(self._top_up(account, holding, amount))
                 return purse
-            # Shielded, because the grant must not be lost if the caller is cancelled meanwhile.
+            # Shielded, because a cancelled caller must not lose the grant.
             if not await asyncio.shield(self._begin(self._fill(account, amount))):
                 return None
         return None
@@ -166,12 +166,12 @@ class Budgets:
     def _forget(self, task: asyncio.Task[bool]) -> None:
         self._asking.discard(task)
         if not task.cancelled():
-            task.exception()  # the waiting caller may have been cancelled
+            task.exception()  # The waiting caller may have been cancelled.
 
     async def _fill(self, account: Account, amount: Amount) -> bool:
-        """Make the purse cover an amount, unless it already does. Returns False if the account has no budget.
+        """Fill the purse to cover an amount, unless it already does. Returns False if the account has no budget.
 
-        Raises Overloaded (QUOTA_BUDGET) if the budget has too little left.
+        Raises Overloaded (QUOTA_BUDGET) if the budget is too low.
         """
         holding = self._holdings.setdefault(account, _Holding())
         async with holding.asking:
@@ -205,7 +205,7 @@ class Budgets:
         return await self._store.find_budget(account, self._now_s) is not None
 
     async def _top_up(self, account: Account, holding: _Holding, amount: Amount) -> bool:
-        """Request a grant before the purse is empty. An error is only logged, and a later caller requests again."""
+        """Request a grant before the purse is empty. After an error, which is only logged, a later caller retries."""
         async with holding.asking:
             try:
                 grant = await self._store.grant(account, amount, self._now_s)
@@ -218,7 +218,7 @@ class Budgets:
             return True
 
     def _current_purse(self, holding: _Holding) -> Purse | None:
-        """Return the purse of an account, or None if there is no purse for the current period."""
+        """Return the account's purse, or None if it has no purse for the current period."""
         if holding.purse is None or holding.limits is None:
             return None
         _, period_start = holding.purse.budget
@@ -255,14 +255,14 @@ class Budgets:
 
     @contextmanager
     def _reporting(self, account: Account) -> Iterator[None]:
-        """Log an error of one account, so that the other accounts are still handled."""
+        """Log an error of one account, so that the other accounts are still processed."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - a driver has many
+        except Exception as error:  # noqa: BLE001 - a driver may raise any error
             log.warning("a budget's purse cannot be looked at", **account._asdict(), reason=str(error))
 
     async def _look_at(self, account: Account, holding: _Holding) -> None:
-        """Give back an amount that has been unused for a while, or that was granted under other limits."""
+        """Give back an amount that has been unused for a while, or was granted under other limits."""
         purse = holding.purse
         if purse is None:
             if self._clock.monotonic_s() >= holding.free_until_s and not holding.asking.locked():
@@ -275,7 +275,7 @@ class Budgets:
             await self._give_back(account, holding)
 
     async def _give_back(self, account: Account, holding: _Holding) -> None:
-        """Give back the unreserved amount. After an error, it stays unspent: the store may have taken it back."""
+        """Give back the unreserved amount. After an error it stays unspent, as the store may have taken it back."""
         async with holding.asking:
             purse = holding.purse
             if purse is None:
@@ -291,7 +291,7 @@ def _settle(purse: Purse, amount: Amount, spending: Spending) -> None:
 
 
 def _put(holding: _Holding, budget: Budget, granted: Amount) -> None:
-    """Add a granted amount to the purse. A purse of another budget or of an earlier period is replaced first."""
+    """Add a granted amount to the purse, after replacing a purse of another budget or an earlier period."""
     if holding.purse is None or holding.purse.budget != budget.identity:
         holding.purse = Purse(budget.identity)
     holding.limits = _limits_of(budget)

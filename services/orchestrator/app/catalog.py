@@ -29,7 +29,7 @@ class CallableTool:
 
 
 class ToolCatalog:
-    """The deployment's tools that the deployment's policy does not deny."""
+    """The deployment's tools, except tools that its policy denies."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -46,8 +46,8 @@ class ToolCatalog:
     async def check_arguments(self, name: str, arguments_json: str) -> None:
         """Check the arguments of a call against the tool's schema, as the tool itself does before it runs.
 
-        Raises InvalidRequest (TOOL_INVALID_ARGUMENTS) if they break it, PreconditionFailed (TOOL_NOT_FOUND) if the tool
-        is gone, and Unavailable if the tools service cannot say.
+        Raises InvalidRequest (TOOL_INVALID_ARGUMENTS) if they violate it, PreconditionFailed (TOOL_NOT_FOUND) if the
+        tool no longer exists, and Unavailable if the tools service does not answer.
         """
         try:
             (tool,) = await self._services.do(ListTools([name]))

@@ -57,7 +57,7 @@ async def create_plan(request: Request, size_bytes: int, environment: Environmen
 
 
 async def _make_plan(request: Request, environment: Environment) -> Plan:
-    """Return the request's plan, or else make a plan. The planner model's usage is recorded even if planning fails."""
+    """Return the request's plan, or make a plan. The planner model's usage is recorded even if planning fails."""
     services, now = environment.services, environment.clock.now
     if request.plan is not None:
         return request.plan

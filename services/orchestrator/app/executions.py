@@ -46,7 +46,7 @@ class Executions:
         self._environment = environment
         self._journal = environment.journal
         self._limits = environment.limits
-        self.approvals = environment.services.approvals
+        self.waits = environment.services.waits
         self.new_request_id = new_id
         self.registry = Registry(
             self._limits.max_running,
@@ -128,7 +128,7 @@ class Executions:
     def _counted_beside(
         self, found: Execution | ExecutionRecord, submission: Submission
     ) -> AbstractContextManager[None]:
-        """Count the request copy that a caller holds while waiting for an execution that another call started."""
+        """Count the caller's copy of the request while it waits for an execution that another call started."""
         if isinstance(found, Execution) and found.request is submission.request:
             return contextlib.nullcontext()
         return self.registry.held(submission.request.account, submission.size_bytes)
@@ -147,10 +147,10 @@ class Executions:
                 record = await self._journal.get(key)
                 has_stopped = record.is_interrupted or record.wakes_at is not None
                 if has_stopped and await self._admission.resume(record, stop=_CANCELLED) is not None:
-                    continue  # resumed only so that it can be cancelled
+                    continue  # Resumed only to be cancelled.
                 if record.response is not None or end.has_passed(clock.monotonic_s()):
                     return record.state
-                if not is_asked:  # another orchestrator runs the execution
+                if not is_asked:  # Another orchestrator runs the execution.
                     await self._journal.request_cancel(key)
                     is_asked = True
                 await changes.wait(FOLLOW_S, end.at_s - clock.monotonic_s())
@@ -170,26 +170,27 @@ class Executions:
         return (await self._journal.get(key)).state
 
     async def resume(self, key: ExecutionKey) -> State:
-        """Resume an interrupted execution, and return the state in which it was interrupted.
+        """Resume an interrupted execution, and return its state at the interruption.
 
         Raises NotFound if the id is unknown, and PreconditionFailed if the execution runs, has ended or cannot be read.
         """
         record = await self._journal.get(key)
         if record.is_interrupted and await self._admission.resume(record) is not None:
             return record.state
-        what = "runs" if record.wakes_at is None else "waits for approvals"
+        what = "runs" if record.wakes_at is None else "is parked and only waits"
         if record.response is not None:
             what = "has ended"
         raise PreconditionFailed(f"execution {key.request_id!r} is not interrupted: it {what}")
 
     async def wake(self, key: ExecutionKey) -> bool:
-        """Continue a parked execution, unless another orchestrator was faster. Return False after a failure.
+        """Continue a parked execution that is due, unless another orchestrator was faster.
 
-        After a failure it stays parked, or is interrupted, and any orchestrator continues it later.
+        Returns False after a failure. The execution then stays parked or becomes interrupted, and any orchestrator
+        continues it later.
         """
         try:
             record = await self._journal.get(key)
-            if record.wakes_at is not None:
+            if record.wakes_at is not None and record.wakes_at <= self._environment.clock.now():
                 await self._admission.resume(record)
         except PaganticError as error:
             log.info("a parked execution is not woken yet", request_id=key.request_id, reason=str(error))

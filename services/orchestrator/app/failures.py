@@ -16,16 +16,16 @@ from pagantic_common.domain.errors import (
 )
 from pagantic_common.telemetry.scope import current_deadline
 
-DEADLINE_SLACK_S = 0.1  # tolerance for the clocks of other hosts, and for gRPC's rounding
+DEADLINE_SLACK_S = 0.1  # tolerance for other hosts' clocks and for gRPC's rounding
 
-# The codes of error classes without a code. Any other class means that the request is invalid.
+# Codes for error classes without a code. Any other class means that the request is invalid.
 _CODES: dict[type[PaganticError], ErrorCode] = {
     Unavailable: ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
     Overloaded: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
     Internal: ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED,
 }
 
-# Codes with which a called service rejects the orchestrator's credentials, which the caller cannot change.
+# Codes with which a service rejects the orchestrator's credentials, over which the caller has no control.
 _REFUSALS = {ErrorCode.AUTH_MISSING, ErrorCode.AUTH_INVALID, ErrorCode.AUTH_EXPIRED, ErrorCode.AUTH_DENIED}
 
 
@@ -65,11 +65,11 @@ def is_outage(error: PaganticError) -> bool:
 
 
 def is_excused(error: PaganticError) -> bool:
-    """Return whether an error lets optional work be skipped: an outage, or a text too long for the model."""
+    """Return whether an error permits skipping optional work: an outage, or a text too long for the model."""
     return is_outage(error) or error.code is ErrorCode.INFERENCE_CONTEXT_EXCEEDED
 
 
 def _is_own_timeout(error: PaganticError) -> bool:
-    """Return whether a service hit its own time limit while the request still had time."""
+    """Return whether a service reached its own time limit while the request still had time."""
     is_timeout = isinstance(error, DeadlineExceeded) and error.code is ErrorCode.CANCELLED_TIMEOUT
     return is_timeout and not current_deadline().has_passed(time.monotonic() + DEADLINE_SLACK_S)

@@ -32,8 +32,8 @@ from services.orchestrator.ports.journal import (
 from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 
 MAX_AT_ONCE = 1000  # maximum number of events or messages
-MAX_CHANGED = 100  # maximum number of messages that are appended at once, and that are replaced at once
-PAGE_BYTES = 2 * 1024 * 1024  # Clients accept twice this size. A larger event, message or step is returned alone.
+MAX_CHANGED = 100  # maximum number of messages appended or replaced at once
+PAGE_BYTES = 2 * 1024 * 1024  # Clients accept twice this size. A larger event, message or step gets a separate page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class History:
     """The stored executions and conversations, in pages of `page_bytes`.
 
     Every method raises InvalidRequest if an id, page or count is invalid. Methods that add content raise Overloaded
-    with QUOTA_STORAGE if the tenant or the session has as many bytes as it may.
+    (QUOTA_STORAGE) if the tenant or the session has reached its storage limit.
     """
 
     def __init__(self, journal: Journal, storage: StorageQuota, page_bytes: int = PAGE_BYTES) -> None:
@@ -92,7 +92,7 @@ class History:
     ) -> ExecutionRecord:
         """Set and remove metadata of an execution.
 
-        Raises NotFound if it does not exist, and PreconditionFailed if it keeps no metadata.
+        Raises NotFound if the execution does not exist, and PreconditionFailed if it keeps no metadata.
         """
         check_metadata(values)
         for name in removed:
@@ -177,7 +177,7 @@ class History:
         return updated
 
     async def delete_session(self, key: SessionKey) -> None:
-        """Delete a conversation and those of its executions that do not run. Raises NotFound if there are neither."""
+        """Delete a conversation and its executions that are not running. Raises NotFound if neither exists."""
         await self._journal.delete_session(_checked_session(key))
         self._storage.forget(key.tenant)
 
@@ -194,7 +194,7 @@ class History:
     ) -> Page[UsageTotal]:
         """Return the usage and cost of a tenant's executions, filtered by session, model or subject if given.
 
-        They are summed by the keys of `group_by`, or if it is empty, by session, model and subject.
+        The totals are summed by the keys of `group_by`, or by session, model and subject if it is empty.
         """
         require_printable("model", model, MAX_MODEL_CHARS)
         require_printable("subject", subject, MAX_SUBJECT)
@@ -234,7 +234,7 @@ def _optional_id(field: str, value: str) -> str:
 
 
 def _check_changed(field: str, messages: Mapping[int, Message], check: Callable[[Message, int, str], None]) -> None:
-    """Raise InvalidRequest for too many messages, and for a message with which no later turn could run."""
+    """Raise InvalidRequest if there are too many messages, or if a message would make later turns fail."""
     if len(messages) > MAX_CHANGED:
         raise InvalidRequest(f"{field} has {len(messages)} entries, at most {MAX_CHANGED} are taken")
     for position, message in messages.items():

@@ -20,7 +20,7 @@ log = get_logger(__name__)
 BEAT_S = 1.0
 LEASE_S = 10.0
 AT_ONCE = 64
-MAX_RESUMES = 3  # limit on automatic resumes without progress: the execution probably crashes its orchestrator
+MAX_RESUMES = 3  # Limit on automatic resumes without progress: the execution probably crashes its orchestrator.
 
 
 async def _at_once() -> None:
@@ -28,7 +28,7 @@ async def _at_once() -> None:
 
 
 class Presence:
-    """Sends one owner's heartbeats, interrupts dead owners' executions, and continues what is unattended or due."""
+    """Sends one owner's heartbeats, interrupts dead owners' executions, and continues unattended and due executions."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Presence:
             self._begin_work()
 
     def _begin_work(self) -> None:
-        """Resume and wake executions in tasks of their own, because heartbeats must not wait for them."""
+        """Resume and wake executions in separate asyncio tasks, because heartbeats must not wait for them."""
         if self._resuming is None or self._resuming.done():
             self._resuming = asyncio.create_task(self._resume_unattended())
         if self._waking is None or self._waking.done():
@@ -139,7 +139,7 @@ class Presence:
         return pulse
 
     async def _wake_due(self) -> None:
-        """Wake the parked executions that are due, as far as there is room. The next heartbeat wakes others."""
+        """Wake the parked executions that are due, as far as capacity permits. The next heartbeat wakes the rest."""
         refused = set[str]()
         try:
             while self._executions.registry.has_room_for_others:
@@ -157,7 +157,7 @@ class Presence:
             for key in keys:
                 if key not in self._left_alone and self._executions.registry.has_room_for_others:
                     await self._resume(key)
-        except (Overloaded, Unavailable) as error:  # the next heartbeat tries again
+        except (Overloaded, Unavailable) as error:  # The next heartbeat retries.
             log.warning("what was interrupted cannot be resumed now", reason=str(error))
 
     async def _resume(self, key: ExecutionKey) -> None:
@@ -170,11 +170,11 @@ class Presence:
                     request_id=key.request_id,
                     tenant=key.tenant,
                 )
-            elif (await self._journal.get(key)).is_interrupted:  # another orchestrator may have been faster
+            elif (await self._journal.get(key)).is_interrupted:  # Another orchestrator may have been faster.
                 await self._executions.resume(key)
                 log.info("an execution is resumed", request_id=key.request_id, tenant=key.tenant)
         except (Overloaded, Unavailable) as error:
-            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # another tenant may have capacity left
+            if error.code is not ErrorCode.QUOTA_CONCURRENCY:  # Another tenant may have capacity left.
                 raise
         except Exception:
             self._left_alone.add(key)

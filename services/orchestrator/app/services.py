@@ -1,8 +1,8 @@
-"""The calls of other services, and what surrounds every call: policies, budgets and measurements.
+"""The calls of other services, with the policies, budgets and measurements around them.
 
 Theory of operation. An effect makes a call by `Services.do`. The functions in `Services.around` surround the call, the
-outermost first: each of them may refuse the call, change it, answer it, or pass it on. A new rule that holds for every
-call is one such function. The call itself knows the port that carries it out.
+outermost first. Each function may reject the call, change it, answer it, or pass it on. A new rule for every call is
+one more function. The call itself knows the port that carries it out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagantic_common.domain.messages import LostCall, Message, ModelInfo, ToolCa
 from pagantic_common.domain.text.calibration import LabelCalibration
 from pagantic_common.domain.usage import TokenUsage
 from pagantic_common.domain.validation import Enforcement
-from services.orchestrator.app.approvals import Approvals
+from services.orchestrator.app.waits import Waits
 from services.orchestrator.core.admission.experiments import Experiments
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.core.model.contract import OutputContract
@@ -27,6 +27,8 @@ from services.orchestrator.core.model.request import Hints, Request
 from services.orchestrator.core.model.response import CandidateOutput, InferenceDelta, InferenceOutput, ToolCallRecord
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.plans.planning import Planner
+from services.orchestrator.core.tools.asking import DEFINITION as ASK_USER_DEFINITION
+from services.orchestrator.core.tools.asking import NAME as ASK_USER
 from services.orchestrator.core.tools.policy import ToolPolicy
 from services.orchestrator.core.turn.answering import Infer
 from services.orchestrator.core.turn.deciding import Decide
@@ -54,10 +56,10 @@ from services.orchestrator.ports.services import (
 
 ResultT = TypeVar("ResultT")
 PieceT = TypeVar("PieceT")
-# Receives the pieces of a result as they arrive. An error that it raises ends the call, EnoughError that of a Draw.
+# Receives the pieces of a result as they arrive. An error of the sink ends the call; EnoughError ends a Draw.
 Sink = Callable[[PieceT], Awaitable[None]]
 Perform = Callable[["Call[Any]", Sink[Any]], Awaitable[Any]]
-# Surrounds a call: `around(perform, call, sink)` returns the result, usually that of `perform(call, sink)`.
+# Surrounds a call: `around(perform, call, sink)` returns the result, usually the result of `perform(call, sink)`.
 Around = Callable[[Perform, "Call[Any]", Sink[Any]], Awaitable[Any]]
 
 
@@ -66,7 +68,7 @@ class EnoughError(Exception):
 
 
 async def _drop(_piece: object) -> None:
-    """Drop a piece, because the caller needs the result alone."""
+    """Drop a piece, because the caller needs only the result."""
 
 
 class Call(ABC, Generic[ResultT]):
@@ -76,7 +78,7 @@ class Call(ABC, Generic[ResultT]):
 
     @property
     def used_model(self) -> str | None:
-        """The alias of the model that the call uses. It is empty for the default model, and None for no model."""
+        """The alias of the model that the call uses: empty for the default model, None for no model."""
         return None
 
     @property
@@ -93,10 +95,10 @@ class Call(ABC, Generic[ResultT]):
 class Services:
     """The services and settings of a run.
 
-    The four ports are called by `do` alone, so that `around` holds for every call. `approvals` stores the tool calls
-    that wait for an approval. `tool_policy` is the deployment's policy. `max_offered_tool_bytes` limits the size of the
-    registered tools that a model is offered, unless the request names the tools; 0 means no limit. `custom_steps` maps
-    the names of the deployment's step kinds to their steps. `calibrations`, `guards` and `experiments` also belong to
+    Only `do` calls the four ports, so that `around` applies to every call. `waits` begins and ends the waits of
+    executions. `tool_policy` is the deployment's policy. `max_offered_tool_bytes` limits the size of the registered
+    tools offered to a model, unless the request names the tools; 0 means no limit. `custom_steps` maps the names of the
+    deployment's step kinds to their steps. `calibrations`, `guards` and `experiments` also belong to
     the deployment. If `guards` is None, there are no guards.
     """
 
@@ -106,7 +108,7 @@ class Services:
     context: ContextPort
     prompts: PromptProvider
     summaries: SummaryStore
-    approvals: Approvals
+    waits: Waits
     planner: Planner = Planner.STATIC
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     tool_policy: ToolPolicy = ToolPolicy()
@@ -125,7 +127,7 @@ class Services:
         object.__setattr__(self, "_perform", perform)
 
     def do(self, call: Call[ResultT], sink: Sink[Any] = _drop) -> Awaitable[ResultT]:
-        """Make a call within everything that surrounds it, pass its pieces to `sink`, and return its result."""
+        """Make a call through all surrounding functions, pass its pieces to `sink`, and return its result."""
         return self._perform(call, sink)
 
     def context_window(self, model: str) -> int:
@@ -149,7 +151,7 @@ class _ModelCall(Call[ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class Generate(_ModelCall[InferenceOutput]):
-    """Runs an inference. The pieces are InferenceDelta, the first of them once the prompt is processed."""
+    """Runs an inference. The pieces are InferenceDelta; the first piece arrives once the prompt is processed."""
 
     command: Infer
 
@@ -203,7 +205,7 @@ class ScoreLabels(_ModelCall[QuestionScores]):
 
 @dataclass(frozen=True, slots=True)
 class _TextsCall(Call[ResultT]):
-    """A call that has a model read texts. An empty alias selects the first model that can."""
+    """A call that has a model read texts. An empty alias selects the first suitable model."""
 
     texts: Sequence[str]
     model: str
@@ -294,13 +296,18 @@ class Validate(Call[Enforcement]):
 class ListTools(Call[list[OfferedTool]]):
     """Returns the named tools, or all tools that the caller may call, sorted by name.
 
-    Raises NotFound (TOOL_NOT_FOUND) if a name is unknown.
+    The tool `ask_user` is returned only by its name. Raises NotFound (TOOL_NOT_FOUND) if a name is unknown.
     """
 
     names: Sequence[str] = ()
 
     async def perform(self, services: Services, _sink: Sink[Any]) -> list[OfferedTool]:
-        return await services.tools.list_tools(self.names)
+        names = [name for name in self.names if name != ASK_USER]
+        listed = list(await services.tools.list_tools(names)) if names or not self.names else []
+        if len(names) < len(self.names):
+            listed.append(OfferedTool(ASK_USER_DEFINITION, is_available=True))
+            listed.sort(key=lambda tool: tool.definition.name)
+        return listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +334,7 @@ class CallTool(Call[ToolCallRecord]):
 
 @dataclass(frozen=True, slots=True)
 class FindOutcome(Call[LostCall]):
-    """Asks a tool for the end of a call that was lost."""
+    """Asks a tool for the outcome of a lost call."""
 
     tool: str
     effect_id: str
@@ -350,7 +357,7 @@ class _SearchCall(Call[ResultT]):
 
 @dataclass(frozen=True, slots=True)
 class BuildContext(_SearchCall[BuiltContext]):
-    """Retrieves chunks by a query and additional queries, reranks them if the policy says so, and lays them out."""
+    """Retrieves chunks by several queries, reranks them if the policy requires it, and builds the context message."""
 
     model: str
     more_queries: Sequence[str] = ()

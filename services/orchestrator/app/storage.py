@@ -1,4 +1,4 @@
-"""Refuses what a tenant or a session would add to a journal in which it has as many bytes as it may."""
+"""Rejects new content once a tenant or a session has reached its storage limit in the journal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from services.orchestrator.core.model.keys import SessionKey
 from services.orchestrator.ports.storage import StorageUse
 
 REFRESH_S = 5.0
-READ_SHARE = 0.01  # Reading one tenant's sum takes at most this share of the time.
+READ_SHARE = 0.01  # maximum share of the time spent on reading one tenant's sum
 KEPT_TENANTS = 4096
 RETRY_AFTER_S = 60.0  # the interval of the purge
 
 
 @dataclass(slots=True)
 class StorageSum:
-    """The bytes of a tenant as they were last read, with what was admitted since, until the next reading."""
+    """A tenant's stored bytes at the last reading, plus the bytes admitted since then."""
 
     used_bytes: int
     max_bytes: int
@@ -26,16 +26,16 @@ class StorageSum:
 
 
 class StorageQuota:
-    """Bounds the bytes that the journal keeps of each tenant and of each session.
+    """Bounds the bytes that the journal stores for each tenant and each session.
 
-    The sum of a tenant is read again after seconds; in between, what this process admits is added to it. Running
-    executions are never refused, so a tenant may exceed its bound by what they store.
+    A tenant's sum is read again after some seconds; in between, admissions of this process are added to it. Running
+    executions are never stopped, so a tenant may exceed its limit by their content.
 
     Args:
         journal: Counts the bytes.
-        max_tenant_bytes: The bound of a tenant. 0 lets a tenant have as many bytes as are left free, so that one tenant
-            has at most half of the room: the dynamic threshold of `Shares`. None bounds no tenant.
-        max_session_bytes: The bound of a session.
+        max_tenant_bytes: The limit of a tenant. 0 permits as many bytes as are left free, so that one tenant has at
+            most half of the space: the dynamic threshold of `Shares`. None means no limit.
+        max_session_bytes: The limit of a session.
     """
 
     def __init__(self, journal: StorageUse, *, max_tenant_bytes: int | None, max_session_bytes: int) -> None:
@@ -45,9 +45,9 @@ class StorageQuota:
         self._uses: OrderedDict[str, StorageSum] = OrderedDict()
 
     async def check(self, tenant: str, size_bytes: int) -> StorageSum | None:
-        """Raise Overloaded with QUOTA_STORAGE if a tenant may not store that many bytes more.
+        """Raise Overloaded (QUOTA_STORAGE) if a tenant may not store this number of additional bytes.
 
-        Return the sum to which the bytes were added, or None without a bound.
+        Returns the sum to which the bytes were added, or None without a limit.
         """
         if self._max_tenant_bytes is None:
             return None
@@ -61,9 +61,9 @@ class StorageQuota:
         return use
 
     async def check_session(self, key: SessionKey, size_bytes: int) -> StorageSum | None:
-        """Raise Overloaded with QUOTA_STORAGE if a session or its tenant may not store that many bytes more.
+        """Raise Overloaded (QUOTA_STORAGE) if a session or its tenant may not store this number of additional bytes.
 
-        Return the sum of the tenant to which the bytes were added, or None without a bound.
+        Returns the tenant's sum to which the bytes were added, or None without a limit.
         """
         used_bytes = await self._journal.session_bytes(key)
         if used_bytes + size_bytes > self._max_session_bytes:
@@ -74,15 +74,15 @@ class StorageQuota:
         return await self.check(key.tenant, size_bytes)
 
     def release(self, counted: StorageSum | None, size_bytes: int) -> None:
-        """Stop counting admitted bytes, because the journal has them already.
+        """Stop counting admitted bytes, because they are now in the journal.
 
-        The bytes are taken from the sum to which they were added. A sum that was read since never had them.
+        The bytes are subtracted from the sum to which they were added. A newer sum never contained them.
         """
         if counted is not None:
             counted.used_bytes -= size_bytes
 
     def forget(self, tenant: str) -> None:
-        """Read the sum of a tenant again at the next check, because something of it was deleted."""
+        """Read the tenant's sum again at the next check, because content was deleted."""
         self._uses.pop(tenant, None)
 
     async def _use_of(self, tenant: str) -> StorageSum:
@@ -91,7 +91,7 @@ class StorageQuota:
         if use is not None and started_s < use.until_s:
             return use
         if use is not None:
-            use.until_s = started_s + REFRESH_S  # meanwhile the others go by the earlier sum
+            use.until_s = started_s + REFRESH_S  # Other callers use the earlier sum meanwhile.
         stored = await self._journal.tenant_use(tenant)
         ended_s = now_s()
         until_s = ended_s + max(REFRESH_S, (ended_s - started_s) / READ_SHARE)

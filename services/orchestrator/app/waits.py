@@ -1,84 +1,104 @@
-"""Lets executions wait for the approval of tool calls, and lets callers decide on these calls."""
+"""Begins and ends the waits of executions: for approvals of tool calls, signals, times and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pagantic_common.domain.clock import Clock
-from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed
+from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from pagantic_common.domain.ids import require_id
-from pagantic_common.domain.messages import ToolCall
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from services.orchestrator.core.execution.wait import (
+    MAX_REASON_CHARS,
+    MAX_SIGNAL_BYTES,
+    SIGNAL_NAME,
+    Decision,
+    Resolution,
+    Signal,
+    Wait,
+    WaitKind,
+    violation_of,
+)
 from services.orchestrator.core.model.keys import ExecutionKey
-from services.orchestrator.core.tools.approval import MAX_REASON_CHARS, Approval, Decision, Resolution, reason_to_ask
-from services.orchestrator.core.tools.taint import TaintedSpan
-from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page, page_limit
+from services.orchestrator.ports.waits import WaitStore
 
-POLL_S = 2.0  # poll interval for decisions that another orchestrator makes without notifying this orchestrator
+POLL_S = 2.0  # poll interval for ends that another orchestrator stores without a notification
 MAX_ARGUMENTS_BYTES = 256 * 1024
 PARKED_WAIT_S = 7 * 86_400.0
+EVERY_KIND = frozenset(WaitKind)
+TAKING_SIGNALS = frozenset({WaitKind.SIGNAL, WaitKind.QUESTION})
+
+# Reports a dropped signal, with the reason.
+Dropped = Callable[[Signal, str], Awaitable[None]]
 
 
-class Approvals:
-    """The calls that wait for a decision, across all orchestrators that share a journal.
+class Waits:
+    """The waits of all orchestrators that share a journal.
 
     Args:
-        wait_s: How long a call waits before it is denied, seconds.
-        parked_wait_s: The same for a call of an execution that is parked meanwhile.
+        wait_s: Maximum time, in seconds, to wait for an approval, an answer, or a signal without a timeout.
+        parked_wait_s: The same for an execution that is parked meanwhile.
     """
 
     def __init__(
-        self, store: ApprovalStore, clock: Clock, wait_s: float = 300.0, parked_wait_s: float = PARKED_WAIT_S
+        self, store: WaitStore, clock: Clock, wait_s: float = 300.0, parked_wait_s: float = PARKED_WAIT_S
     ) -> None:
         self._store = store
         self._clock = clock
         self._wait_s = wait_s
         self._parked_wait_s = parked_wait_s
 
-    async def ask(
-        self, key: ExecutionKey, call: ToolCall, spans: tuple[TaintedSpan, ...], left_s: float | None, *, may_park: bool
-    ) -> tuple[Approval, bool]:
-        """Return the approval of a call, and whether it is new. A call that already waits keeps its expiry time.
+    def expiry(self, left_s: float | None, *, may_park: bool) -> datetime:
+        """Return the time at which a wait that begins now expires.
 
-        `left_s` is the remaining time of the execution or step, or None if there is no limit. No decision is possible
-        once that time has passed. The time of an execution that may be parked stands still meanwhile.
+        `left_s` is the remaining time of the execution or step, or None without a limit. A wait cannot end after this
+        time. The time of an execution that may be parked does not run while it is parked.
         """
-        now = self._clock.now()
         wait_s = self._wait_s if left_s is None else min(self._wait_s, left_s)
-        if may_park:
-            wait_s = self._parked_wait_s
-        approval = Approval(
-            key.request_id,
-            call.id,
-            call.name,
-            call.arguments_json,
-            reason_to_ask(spans),
-            requested_at=now,
-            expires_at=now + timedelta(seconds=wait_s),
-            spans=spans,
-        )
-        stored = await self._store.ask_approval(key, approval)
-        return stored, stored is approval
+        return self._clock.now() + timedelta(seconds=self._parked_wait_s if may_park else wait_s)
 
-    async def wait(self, key: ExecutionKey, approval: Approval) -> Approval:
-        """Return an approval once it is decided or expired."""
+    async def begin(self, key: ExecutionKey, wait: Wait) -> tuple[Wait, bool]:
+        """Return a wait, and whether it is new. A wait that has already begun keeps its times and its end."""
+        stored = await self._store.begin_wait(key, wait)
+        return stored, stored is wait
+
+    async def until_resolved(self, key: ExecutionKey, wait: Wait, dropped: Dropped) -> Wait:
+        """Return a wait once it has ended by a decision, a signal or its time.
+
+        A kept signal is dropped if its payload violates the wait's schema.
+        """
         with self._store.watching(key) as execution:
             while True:
-                stored = await self._store.get_approval(key, approval.tool_call_id)
-                if not stored.is_for(approval):  # A decision about another call of this id does not count.
-                    return approval.resolved(Resolution(Decision.EXPIRED, self._clock.now()))
+                stored = await self._store.get_wait(key, wait.id)
+                if not stored.is_for(wait):  # A decision about another call of this id does not count.
+                    return wait.resolved(Resolution(Decision.EXPIRED, self._clock.now()))
+                if stored.resolution is None and wait.takes_signals:
+                    stored = await self._take_signal(key, stored, dropped)
                 if stored.resolution is not None:
                     return stored
-                left_s = (approval.expires_at - self._clock.now()).total_seconds()
+                left_s = (wait.expires_at - self._clock.now()).total_seconds()
                 if left_s <= 0:
-                    expired = Resolution(Decision.EXPIRED, approval.expires_at)
-                    return await self._store.resolve_approval(key, approval.tool_call_id, expired)
+                    expired = Resolution(Decision.EXPIRED, wait.expires_at)
+                    return await self._store.resolve_wait(key, wait.id, expired)
                 await execution.wait(POLL_S, left_s)
 
-    async def resolve(
+    async def _take_signal(self, key: ExecutionKey, wait: Wait, dropped: Dropped) -> Wait:
+        while (signal := await self._store.next_signal(key, wait.name)) is not None:
+            if violation := await asyncio.to_thread(violation_of, wait.schema_json, signal.payload_json):
+                await dropped(signal, violation)
+                await self._store.drop_signal(key, signal.id)
+                continue
+            resolution = Resolution(
+                Decision.SIGNALLED, self._clock.now(), signal.subject, signal.payload_json, signal_id=signal.id
+            )
+            return await self._store.take_signal(key, wait.id, resolution)
+        return wait
+
+    async def decide(
         self,
         key: ExecutionKey,
         tool_call_id: str,
@@ -89,11 +109,11 @@ class Approvals:
         reason: str = "",
         check_changed: Callable[[str], Awaitable[str]],
         check_schema: Callable[[str, str], Awaitable[None]],
-    ) -> Approval:
-        """Decide on a call.
+    ) -> Wait:
+        """Decide on a call that needs an approval.
 
-        `check_changed` returns the changed arguments as the guards leave them. Then `check_schema` checks these against
-        the schema of the named tool.
+        `check_changed` returns the changed arguments after the guards' changes. Then `check_schema` checks these
+        against the schema of the named tool.
 
         Raises NotFound if the call is not pending, PreconditionFailed if a different decision was made or the approval
         has expired, InvalidRequest if the arguments are not a JSON object, and the errors of both checks. After an
@@ -101,32 +121,62 @@ class Approvals:
         """
         require_id("request_id", key.request_id)
         require_id("tool_call_id", tool_call_id)
-        _check_resolution(decision, arguments_json, reason)
+        _check_decision(decision, arguments_json, reason)
         now = self._clock.now()
-        pending_approval = await self._store.get_approval(key, tool_call_id)
-        if pending_approval.has_expired(now):
+        pending = await self._store.get_wait(key, tool_call_id)
+        if pending.kind is not WaitKind.APPROVAL:
+            raise NotFound(f"no call {tool_call_id!r} of execution {key.request_id!r} needs an approval")
+        if pending.has_expired(now):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: the time for a decision is over")
         if arguments_json:
             arguments_json = await check_changed(arguments_json)
-        if arguments_json and pending_approval.resolution is None:
-            await check_schema(pending_approval.tool_name, arguments_json)
+        if arguments_json and pending.resolution is None:
+            await check_schema(pending.name, arguments_json)
         resolution = Resolution(decision, now, subject, arguments_json, reason)
-        approval = await self._store.resolve_approval(key, tool_call_id, resolution)
+        approval = await self._store.resolve_wait(key, tool_call_id, resolution)
         if approval.resolution is None or not approval.resolution.agrees_with(resolution):
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: {_decision_of(approval)}")
         return approval
 
-    async def list_open(self, tenant: str, request_id: str, page_size: int, page_token: str) -> Page[Approval]:
-        """Return a tenant's pending approvals, oldest first. A non-empty `request_id` selects one execution."""
+    async def signal(self, key: ExecutionKey, signal: Signal, check_content: Callable[[str], Awaitable[str]]) -> None:
+        """Send a signal to an execution. A wait for its name takes the signal, now or when it begins.
+
+        `check_content` returns the payload after the guards' changes. Raises InvalidRequest if the signal is malformed
+        or violates the schema of the wait that would take it, and the errors of `WaitStore.add_signal` and the guards.
+        """
+        require_id("request_id", key.request_id)
+        require_id("signal_id", signal.id)
+        signal = replace(signal, payload_json=await check_content(_checked_payload(signal)))
+        for wait in (await self._open_of(key, signal.name))[:1]:
+            if violation := await asyncio.to_thread(violation_of, wait.schema_json, signal.payload_json):
+                raise InvalidRequest(f"payload_json does not satisfy the schema of wait {wait.id!r}: {violation}")
+        await self._store.add_signal(key, signal)
+
+    async def _open_of(self, key: ExecutionKey, name: str) -> list[Wait]:
+        """Return the open waits of an execution for a signal name, in the order in which they take signals."""
+        waits = (await self.list_open(key.tenant, key.request_id, kinds=TAKING_SIGNALS)).items
+        return sorted((wait for wait in waits if wait.name == name), key=lambda wait: wait.id)
+
+    async def list_open(
+        self,
+        tenant: str,
+        request_id: str,
+        page_size: int = 0,
+        page_token: str = "",
+        kinds: Collection[WaitKind] = EVERY_KIND,
+    ) -> Page[Wait]:
+        """Return a tenant's open waits of these kinds, oldest first. A non-empty `request_id` selects one execution."""
         if request_id:
             require_id("request_id", request_id)
         limit = page_limit(page_size)
-        page = await self._store.list_approvals(tenant=tenant, limit=limit, after=page_token, request_id=request_id)
+        page = await self._store.list_waits(
+            tenant=tenant, limit=limit, after=page_token, request_id=request_id, kinds=kinds
+        )
         now = self._clock.now()
-        return replace(page, items=[approval for approval in page.items if not approval.has_expired(now)])
+        return replace(page, items=[wait for wait in page.items if not wait.has_expired(now)])
 
 
-def _check_resolution(decision: Decision, arguments_json: str, reason: str) -> None:
+def _check_decision(decision: Decision, arguments_json: str, reason: str) -> None:
     if len(reason) > MAX_REASON_CHARS:
         raise InvalidRequest(f"reason has {len(reason)} characters: it may have {MAX_REASON_CHARS}")
     if not arguments_json:
@@ -143,7 +193,22 @@ def _check_resolution(decision: Decision, arguments_json: str, reason: str) -> N
         raise InvalidRequest("arguments_json must be a JSON object")
 
 
-def _decision_of(approval: Approval) -> str:
+def _decision_of(approval: Wait) -> str:
     if approval.resolution is None:
         return "it is not pending"
     return f"it is {approval.resolution.decision.lower()}"
+
+
+def _checked_payload(signal: Signal) -> str:
+    """Return the payload of a signal as JSON. Raises InvalidRequest if the signal is malformed."""
+    if not SIGNAL_NAME.fullmatch(signal.name):
+        raise InvalidRequest(f"name is {signal.name[:80]!r}: it needs 1 to 128 letters, digits and . _ : / # -")
+    size_bytes = len(signal.payload_json.encode(errors="replace"))
+    if size_bytes > MAX_SIGNAL_BYTES:
+        raise InvalidRequest(f"payload_json has {size_bytes} bytes: it may have {MAX_SIGNAL_BYTES}")
+    payload_json = signal.payload_json or "null"
+    try:
+        parse_json(payload_json, is_rewritable=True)
+    except JsonTextError as error:
+        raise InvalidRequest(f"payload_json is not JSON: {error}") from None
+    return payload_json

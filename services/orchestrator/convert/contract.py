@@ -55,7 +55,7 @@ def rule_to_proto(rule: Rule) -> contract_pb2.Rule:
 
 
 def output_from_proto(output: contract_pb2.OutputContract) -> OutputContract:
-    """Decode an output contract, in which an unset switch is on.
+    """Decode an output contract. Unset switches count as on.
 
     Raises InvalidRequest if `schema_in_prompt` is unknown.
     """

@@ -1,7 +1,7 @@
-"""Converts an Event to and from an ExecutionEvent.
+"""Converts between Event and ExecutionEvent.
 
-Two tables map the type of a payload to its encoder, and a field to its decoder. Text deltas are not stored, so they
-have no decoder.
+One table maps the type of a payload to its encoder, and another maps a field to its decoder. Text deltas are not
+stored, so they have no decoder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from pagantic_common.codec.validation import (
 )
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.guards.plugin import GuardStage
-from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
 from services.orchestrator.convert.inference import finish_reason_from_proto, finish_reason_to_proto
 from services.orchestrator.convert.response import (
     response_from_proto,
@@ -47,6 +46,7 @@ from services.orchestrator.convert.response import (
     variant_from_proto,
     variant_to_proto,
 )
+from services.orchestrator.convert.wait import approval_from_proto, approval_to_proto, wait_from_proto, wait_to_proto
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.events import Event, GuardActed, Payload
 from services.orchestrator.core.guards.rules import GuardOutcome, GuardReport
@@ -60,7 +60,7 @@ _GUARD_OUTCOMES = EnumCodec(event_pb2.GuardOutcome, GuardOutcome, "GUARD_OUTCOME
 
 
 def encode_payload(payload: Payload) -> dict[str, Any]:
-    """Return the name and the value of the field that holds a payload."""
+    """Return the name and the value of the field that contains a payload."""
     field, encode = ENCODERS[type(payload)]
     return {field: encode(payload)}
 
@@ -68,7 +68,7 @@ def encode_payload(payload: Payload) -> dict[str, Any]:
 def decode_payload(encoded: event_pb2.ExecutionEvent) -> Payload:
     """Decode the payload of a stored event.
 
-    Raises ValueError if this version does not store events of that kind.
+    Raises ValueError if this version does not store this kind of event.
     """
     field = encoded.WhichOneof("event")
     if field is None or field not in DECODERS:
@@ -178,6 +178,30 @@ def _encode_resolved(resolved: events.ApprovalResolved) -> event_pb2.ApprovalRes
 
 def _decode_resolved(resolved: event_pb2.ApprovalResolved) -> events.ApprovalResolved:
     return events.ApprovalResolved(approval_from_proto(resolved.approval))
+
+
+def _encode_wait_began(began: events.WaitBegan) -> event_pb2.WaitBegan:
+    return event_pb2.WaitBegan(wait=wait_to_proto(began.wait))
+
+
+def _decode_wait_began(began: event_pb2.WaitBegan) -> events.WaitBegan:
+    return events.WaitBegan(wait_from_proto(began.wait))
+
+
+def _encode_wait_ended(ended: events.WaitEnded) -> event_pb2.WaitEnded:
+    return event_pb2.WaitEnded(wait=wait_to_proto(ended.wait))
+
+
+def _decode_wait_ended(ended: event_pb2.WaitEnded) -> events.WaitEnded:
+    return events.WaitEnded(wait_from_proto(ended.wait))
+
+
+def _encode_dropped(dropped: events.SignalDropped) -> event_pb2.SignalDropped:
+    return event_pb2.SignalDropped(name=dropped.name, signal_id=dropped.signal_id, reason=dropped.reason)
+
+
+def _decode_dropped(dropped: event_pb2.SignalDropped) -> events.SignalDropped:
+    return events.SignalDropped(dropped.name, dropped.signal_id, dropped.reason)
 
 
 def _encode_retrieved(found: events.ContextRetrieved) -> event_pb2.ContextRetrieved:
@@ -360,6 +384,9 @@ ENCODERS: Mapping[type[Payload], tuple[str, Callable[[Any], Message]]] = Mapping
         events.ToolEnd: ("tool_end", _encode_tool_end),
         events.ApprovalRequested: ("approval_requested", _encode_requested),
         events.ApprovalResolved: ("approval_resolved", _encode_resolved),
+        events.WaitBegan: ("wait_began", _encode_wait_began),
+        events.WaitEnded: ("wait_ended", _encode_wait_ended),
+        events.SignalDropped: ("signal_dropped", _encode_dropped),
         events.ContextRetrieved: ("context_retrieved", _encode_retrieved),
         events.ContextWeighed: ("context_weighed", _encode_weighed),
         events.RepairApplied: ("repair_applied", _encode_repair),
@@ -391,6 +418,9 @@ DECODERS: Mapping[str, Callable[[Any], Payload]] = MappingProxyType(
         "tool_end": _decode_tool_end,
         "approval_requested": _decode_requested,
         "approval_resolved": _decode_resolved,
+        "wait_began": _decode_wait_began,
+        "wait_ended": _decode_wait_ended,
+        "signal_dropped": _decode_dropped,
         "context_retrieved": _decode_retrieved,
         "context_weighed": _decode_weighed,
         "repair_applied": _decode_repair,

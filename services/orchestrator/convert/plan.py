@@ -48,7 +48,7 @@ def plan_from_proto(plan: plan_pb2.ExecutionPlan) -> Plan:
 
 
 def plan_to_proto(plan: Plan) -> plan_pb2.ExecutionPlan:
-    """Encode a plan in the form that a request accepts."""
+    """Encode a plan in the form of a request's plan."""
     policy = plan_pb2.PlanPolicy(
         max_steps=plan.policy.max_steps,
         allowed_step_kinds=sorted(plan.policy.allowed_kinds or ()),
@@ -101,7 +101,7 @@ def result_to_proto(result: StepResult) -> plan_pb2.StepResult:
 
 def result_from_proto(result: plan_pb2.StepResult) -> StepResult:
     """Decode the result of a step."""
-    usage = result.output.usage  # the field in which earlier versions stored the usage
+    usage = result.output.usage  # Earlier versions stored the usage in this field.
     if result.HasField("usage"):
         usage = result.usage
     return StepResult(

@@ -1,6 +1,6 @@
 """Encodes journal records (executions, conversations, usage), callable tools and prompt templates as proto.
 
-Also decodes the requests to keep.
+Also decodes kept requests.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pagantic_common.codec.fields import EnumCodec, encode_optional
 from pagantic_common.codec.messages import message_to_proto, timestamp_to_proto, tool_definition_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from services.orchestrator.app.catalog import CallableTool
-from services.orchestrator.convert.approval import action_to_proto
 from services.orchestrator.convert.request import mode_to_proto
 from services.orchestrator.convert.response import response_to_proto, state_to_proto
+from services.orchestrator.convert.wait import action_to_proto, wait_to_proto
+from services.orchestrator.core.execution.wait import Wait
 from services.orchestrator.core.model.request import KeptRequest
 from services.orchestrator.ports.journal import ExecutionRecord, SessionRecord, UsageKey, UsageTotal
 from services.orchestrator.ports.services import ConfiguredTemplate
@@ -24,8 +25,8 @@ from services.orchestrator.ports.services import ConfiguredTemplate
 _USAGE_KEYS = EnumCodec(usage_total_pb2.UsageKey, UsageKey, "USAGE_KEY_", unknown=None)
 
 
-def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
-    """Encode an execution."""
+def record_to_proto(record: ExecutionRecord, waits: Sequence[Wait] = ()) -> execution_pb2.Execution:
+    """Encode an execution with its open waits."""
     state = execution_pb2.ExecutionState(
         current=state_to_proto(record.state),
         entered_at=timestamp_to_proto(record.entered_at),
@@ -33,6 +34,7 @@ def record_to_proto(record: ExecutionRecord) -> execution_pb2.Execution:
         total_steps=record.total_steps,
         last_error=encode_optional(record.last_failure, failure_to_proto),
         last_step=record.last_step,
+        waiting_for=map(wait_to_proto, waits),
     )
     return execution_pb2.Execution(
         request_id=record.request_id,
@@ -56,7 +58,7 @@ def _request_of(kept: KeptRequest | None) -> execution_pb2.SystemRequest | None:
 
 
 def kept_request_from_proto(request: execution_pb2.SystemRequest, request_id: str) -> KeptRequest | None:
-    """Return the part of a request that is kept under this ID, or None if the request is not to be kept.
+    """Return the part of a request to keep under this ID, or None if the request is not to be kept.
 
     Raises InvalidRequest if the request has metadata but `keep_request` is not set.
     """
@@ -86,7 +88,7 @@ def session_to_proto(session: SessionRecord) -> session_pb2.Session:
 
 
 def usage_keys_from_proto(numbers: Sequence[int]) -> frozenset[UsageKey]:
-    """Decode the keys of totals. Raises InvalidRequest for an unset or unknown key, and for more than four."""
+    """Decode the keys of totals. Raises InvalidRequest if a key is unset or unknown, or if there are more than four."""
     if len(numbers) > len(UsageKey):
         raise InvalidRequest(f"group_by has {len(numbers)} entries: it takes at most {len(UsageKey)}")
     keys = {number: _USAGE_KEYS.from_proto(number) for number in numbers}

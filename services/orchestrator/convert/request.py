@@ -19,7 +19,6 @@ from pagantic_common.codec.messages import (
     tool_definition_from_proto,
 )
 from pagantic_common.domain.errors import InvalidRequest
-from services.orchestrator.convert.approval import policy_from_proto
 from services.orchestrator.convert.contract import (
     output_from_proto,
     replay_from_proto,
@@ -30,6 +29,7 @@ from services.orchestrator.convert.contract import (
 from services.orchestrator.convert.decision import decisions_from_proto
 from services.orchestrator.convert.inference import REASONING_MODES
 from services.orchestrator.convert.plan import plan_from_proto
+from services.orchestrator.convert.wait import policy_from_proto
 from services.orchestrator.core.model.keys import DEFAULT_ACCOUNT, Account
 from services.orchestrator.core.model.request import (
     ExperimentVariant,
@@ -75,7 +75,7 @@ _SAMPLING: tuple[Literal["top_k", "min_p", "repetition_penalty", "presence_penal
 def request_from_proto(
     request: execution_pb2.SystemRequest, request_id: str, account: Account = DEFAULT_ACCOUNT
 ) -> Request:
-    """Decode a request of an account under this ID.
+    """Decode an account's request under this ID.
 
     Raises InvalidRequest if a mode, a role or another enum value is unknown.
     """
@@ -110,9 +110,9 @@ def request_from_proto(
 
 
 def fingerprint_of(request: execution_pb2.SystemRequest, caller: str = "") -> str:
-    """Return the SHA-256 of the payload in hexadecimal. Equal payloads of one caller have equal fingerprints.
+    """Return the SHA-256 of the payload in hexadecimal. A caller's equal payloads have equal fingerprints.
 
-    The request_id, the trace_id and the metadata are not included. The fingerprints of different callers differ.
+    The request_id, the trace_id and the metadata are excluded. The fingerprints of different callers differ.
     """
     payload = execution_pb2.SystemRequest()
     payload.CopyFrom(request)

@@ -9,7 +9,7 @@ from typing import Any
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.usage import TokenUsage
 
-DEFAULT_MODEL = ""  # the alias in requests that name no model, written `default` in a table
+DEFAULT_MODEL = ""  # alias for requests that name no model; written `default` in a table
 MAX_PRICE_USD = 1e9
 _TOKENS_PER_PRICE = 1_000_000
 _NAMES = ("prompt", "cached_prompt", "output")
@@ -50,7 +50,7 @@ def parse_prices(text: str) -> dict[str, Prices]:
 
 
 def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
-    """Return a model's prices, or None if the table lacks the model.
+    """Return a model's prices, or None if the table does not contain the model.
 
     An empty alias selects the default model.
     """
@@ -58,7 +58,7 @@ def prices_of(table: Mapping[str, Prices], model: str) -> Prices | None:
 
 
 def highest_prices(table: Mapping[str, Prices]) -> Prices | None:
-    """Return the highest value of each price in a table, or None if the table is empty."""
+    """Return the highest price of each kind in a table, or None if the table is empty."""
     if not table:
         return None
     return Prices(

@@ -1,4 +1,4 @@
-"""Detects dead owners by heartbeat counts that do not change. The owners do not need a common clock."""
+"""Detects dead owners by unchanged heartbeat counts, without a common clock."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 
 class Leases:
-    """The heartbeats of other owners, as one owner has seen them.
+    """The heartbeats of other owners, as seen by one owner.
 
     Invariant: an owner is dead if its heartbeat count has not changed for the duration of the lease, by the observer's
-    clock. After a long gap the observer starts over, because no owner can send heartbeats while the database does not
+    clock. After a long gap the observer starts over, because owners cannot send heartbeats while the database does not
     answer.
     """
 

@@ -28,7 +28,7 @@ class Reranked:
 def best_first(scores: Sequence[float]) -> tuple[RelevantText, ...]:
     """Return the scored texts in descending order of relevance. Texts with equal scores keep their order.
 
-    The order uses the scores rather than the probabilities, because the probabilities of very high scores are equal.
+    Sorts by score rather than by probability, because very high scores all round to the same probability.
     """
     positions = sorted(range(len(scores)), key=lambda position: -scores[position])
     return tuple(RelevantText(position, probability_of(scores[position])) for position in positions)

@@ -1,4 +1,4 @@
-"""The size of a value: the size of its texts, which take nearly all of its memory, and its encoded size."""
+"""The size of a value: its text size, which accounts for nearly all of its memory, and its encoded size."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def text_size(value: Any) -> int:
 _SEQUENCES = frozenset({tuple, list, frozenset})
 _TEXTLESS = frozenset({bool, int, float})
 _TAG_BYTES = 2  # A field begins with its number and its wire type.
-_LENGTH_BYTES = 4  # enough for the length of a text or a message below 256 MiB
-_NUMBER_BYTES = 16  # enough for a float, an enum or a timestamp
+_LENGTH_BYTES = 4  # Sufficient for the length of a text or a message below 256 MiB.
+_NUMBER_BYTES = 16  # Sufficient for a float, an enum or a timestamp.
 _FIXED_BYTES: Mapping[type, int] = {float: _TAG_BYTES + 8, bool: _TAG_BYTES + 1, type(None): 0}
 
 

@@ -13,9 +13,9 @@ class AuditStore(Protocol):
     """Stores an append-only chain of audit records for each orchestrator."""
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:
-        """Queue an entry, which is stored no later than any work queued after it.
+        """Queue an entry, which is stored no later than work queued after it.
 
-        If `can_wait` is set, the entry may wait for such work. The awaitable completes once the entry is stored. It
+        If `can_wait` is set, the entry may wait for later work. The awaitable completes once the entry is stored, and
         raises Unavailable if the entry cannot be stored.
         """
 

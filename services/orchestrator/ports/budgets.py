@@ -31,7 +31,7 @@ class BudgetStore(Protocol):
         """
 
     async def find_budget(self, account: Account, now_s: float) -> Budget | None:
-        """Return an account's budget in the period that contains a moment, or None if the account has no budget."""
+        """Return an account's budget in the period that contains `now_s`, or None if the account has no budget."""
 
     async def has_subject_budgets(self, tenant: str) -> bool:
         """Return whether any subject of a tenant has a budget."""

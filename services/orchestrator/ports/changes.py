@@ -15,8 +15,8 @@ class Watch(Protocol):
     async def wait(self, poll_s: float, limit_s: float = math.inf) -> None:
         """Wait for a possible change since the last wait, for at most `limit_s` seconds.
 
-        If no signals of other orchestrators' writes are available, the method returns after `poll_s` seconds.
-        Otherwise it returns after a few seconds at most. The caller must therefore check for the change each time.
+        If other orchestrators do not signal their writes, the method returns after `poll_s` seconds. Otherwise it
+        returns after a few seconds at most. So the caller must check for the change after each wait.
         """
 
 
@@ -24,4 +24,4 @@ class Changes(Protocol):
     """Detects the committed changes of executions and conversations."""
 
     def watching(self, key: ExecutionKey | SessionKey) -> AbstractContextManager[Watch]:
-        """Watch an execution, or a conversation for the end of a turn. Changes from now on are detected."""
+        """Watch an execution, or a conversation for the end of a turn. Detects changes from now on."""

@@ -1,4 +1,4 @@
-"""Trusted identity providers, and callers that certificates identify."""
+"""Trusted identity providers, and callers with certificates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Issuer:
         audience: The required `aud` of a token.
         tenant: The tenant of every token, or an empty string to use `tenant_claim`.
         tenant_claim: The claim that contains the tenant.
-        tenants: The tenants that `tenant_claim` may name, or an empty set for any tenant but DEFAULT_TENANT.
+        tenants: The tenants that `tenant_claim` may name; an empty set permits any tenant except DEFAULT_TENANT.
         scopes: The scopes of every token, or an empty set to use `scope_claim`.
         scope_claim: The claim that contains the scopes, as text or as a list. `pagantic:read` grants the scope READ. No
             claim grants ADMIN.
@@ -49,7 +49,7 @@ class Issuer:
     def speaks_for(self, tenant: str) -> bool:
         """Return whether a token may name this tenant.
 
-        The default tenant has the data from before identity was set up, so an issuer speaks for it only by name.
+        The default tenant has the data from before identity was set up, so an issuer must name it explicitly.
         """
         if self.tenant or self.tenants:
             return tenant == self.tenant or tenant in self.tenants
@@ -79,7 +79,7 @@ class CertificateCaller:
 
 
 def check_issuers(issuers: Mapping[str, Issuer]) -> None:
-    """Raise ValueError if keys cannot be fetched from an issuer, or if it could name the tenants of another issuer."""
+    """Raise ValueError if an issuer's keys cannot be fetched, or if it could name another issuer's tenants."""
     if wrong := next((url for url in issuers if not is_fetchable(url)), None):
         raise ValueError(f"{wrong} is not an https URL")
     unbound = [url for url, issuer in issuers.items() if issuer.tenant_claim and not issuer.tenants]

@@ -1,7 +1,7 @@
 """The journal: storage for executions, their events, conversations and usage.
 
-The key of everything that a caller can name contains the tenant, so an object of another tenant is reported as
-NotFound. Each owner is an orchestrator.
+Every key that a caller can name contains the tenant, so an object of another tenant is reported as NotFound. Each
+owner is an orchestrator.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 from services.orchestrator.core.model.request import KeptRequest, Mode
 from services.orchestrator.core.model.response import Response
 from services.orchestrator.core.turn.run import State
-from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 from services.orchestrator.ports.storage import StorageUse
+from services.orchestrator.ports.waits import WaitStore
 
-MAX_STATE_VALUES = 100  # values per session
+MAX_STATE_VALUES = 100  # maximum number of values per session
 MAX_LISTED_CHARS = 1024
-MAX_STATE_BYTES = 256 * 1024  # the total size of a session's values, as UTF-8
+MAX_STATE_BYTES = 256 * 1024  # total size of a session's values, as UTF-8
 
 
 class Durability(StrEnum):
@@ -44,7 +44,7 @@ class ExecutionRecord:
 
     `response` is None until the execution has ended. `kept` is None if the request is not kept. Lists omit responses
     and kept requests. Lists by metadata include the metadata. `wakes_at` is set while the execution is parked, and
-    `parked_s` is the time that it was parked before. `key` is made of the tenant and the request ID.
+    `parked_s` is the time that it was parked before. `key` consists of the tenant and the request ID.
     """
 
     request_id: str
@@ -103,7 +103,7 @@ class UsageKey(StrEnum):
 class UsageTotal:
     """The usage and cost of one subject and session with one model, over all ended executions of any age.
 
-    In a sum over more sessions, models or subjects, the fields of these are empty.
+    In a sum over several sessions, models or subjects, the corresponding field is empty.
     """
 
     session_id: str
@@ -122,7 +122,7 @@ class Write:
     """An atomic write: the record of an execution, and its new events and entries.
 
     `entries` are numbered from `position`. `turn` contains the conversation's new messages, and `used` the cost. Both
-    belong to a record with a response.
+    require a record with a response.
     """
 
     record: ExecutionRecord
@@ -155,23 +155,24 @@ class ExecutionJournal(Changes, Protocol):
     def admit_new(self, record: ExecutionRecord, admitted: Admitted) -> Awaitable[None]:
         """Store a new execution of this owner under a new ID, before its later writes.
 
-        The write may share a transaction some milliseconds later. If it fails, the later writes of the execution fail.
+        The write may be delayed by some milliseconds to share a transaction. If it fails, the execution's later writes
+        fail.
         """
 
     async def admit_again(
         self, record: ExecutionRecord, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool = False
     ) -> int | None:
-        """Restart an execution that had `ended`, with this owner, and return the sequence of its last event.
+        """Restart an execution that had `ended`, under this owner, and return the sequence of its last event.
 
         Its events are kept. Returns None if another caller has already restarted the execution. Raises Aborted under
         the same conditions as `admit`.
         """
 
     async def after_sequence(self, key: ExecutionKey) -> int:
-        """Return the last sequence of an earlier run under the ID, or 0 if there was no earlier run."""
+        """Return the last sequence of an earlier run under the ID; 0 if there was no earlier run."""
 
     def write(self, write: Write, *, can_wait: bool = False) -> Awaitable[None]:
-        """Store a write. If `can_wait` is set, the write may share a transaction some milliseconds later.
+        """Store a write. With `can_wait`, the write may be delayed by some milliseconds to share a transaction.
 
         Writes are stored in the order of the calls. Raises Conflict if another owner has taken over the execution.
         """
@@ -193,9 +194,9 @@ class ExecutionJournal(Changes, Protocol):
     ) -> Page[ExecutionRecord]:
         """Return a tenant's executions, newest first. `after` is the token from the previous page.
 
-        If `metadata` is given, only executions that have all of it are returned. In that case a page may be short if
-        many other executions were scanned, or if its metadata has `max_bytes`; 0 means no limit. Raises InvalidRequest
-        if the token is invalid.
+        If `metadata` is given, only executions with all of it are returned. In that case a page may be short, because
+        many other executions were scanned or its metadata has `max_bytes`; 0 means no limit. Raises InvalidRequest if
+        the token is invalid.
         """
 
     async def update_metadata(
@@ -210,7 +211,8 @@ class ExecutionJournal(Changes, Protocol):
     async def delete_execution(self, key: ExecutionKey) -> None:
         """Delete an execution with all its data except its usage.
 
-        Raises NotFound if the execution does not exist, and PreconditionFailed if it is running.
+        Parked executions can be deleted, too. Raises NotFound if the execution does not exist, and PreconditionFailed
+        if it is running.
         """
 
     async def timeline(self, key: ExecutionKey, after: int = 0, limit: int = 0) -> list[Event]:
@@ -235,9 +237,9 @@ class ExecutionJournal(Changes, Protocol):
         """
 
     async def interrupted(self, *, with_plans: bool) -> list[ExecutionKey]:
-        """Return the keys of the interrupted executions of all tenants that no caller attends, oldest first.
+        """Return the keys of unattended interrupted executions of all tenants, oldest first.
 
-        These are the background executions, and also plans if `with_plans` is set.
+        These are the background executions and, if `with_plans` is set, plans.
         """
 
     async def due(self, limit: int, *, without: Collection[str] = ()) -> list[ExecutionKey]:
@@ -250,14 +252,14 @@ class Ownership(Protocol):
     async def claim(self, key: ExecutionKey) -> bool:
         """Make this owner the owner of an interrupted or parked execution, or return False if another was faster."""
 
-    async def park(self, key: ExecutionKey, wakes_at: datetime, call_ids: Collection[str]) -> bool:
-        """Park an execution of this owner that waits for the approval of these calls. Its earlier writes are stored.
+    async def park(self, key: ExecutionKey, wakes_at: datetime, wait_ids: Collection[str]) -> bool:
+        """Park an execution of this owner that has only these waits. Its earlier writes are already stored.
 
-        Returns False if one of the calls was decided, or the execution is to be cancelled.
+        Returns False if one of the waits has ended or can end by a kept signal, or if the execution is to be cancelled.
         """
 
     async def request_cancel(self, key: ExecutionKey) -> None:
-        """Request that the owner of an execution stop it at the owner's next heartbeat."""
+        """Request that an execution's owner stop it at the owner's next heartbeat."""
 
     async def beat(self) -> Pulse:
         """Increment this owner's heartbeat count, and read the counts of the other owners.
@@ -286,7 +288,7 @@ class Conversations(Changes, Protocol):
         """Reserve a session's turn for an execution until it ends.
 
         Returns False while another execution has the turn and is running, or was interrupted so recently that it may
-        still be resumed.
+        still be resumed. Raises PreconditionFailed (ORCHESTRATION_TURN_WAITING) while the other execution is parked.
         """
 
     async def has_turn(self, key: SessionKey, request_id: str) -> bool:
@@ -295,7 +297,7 @@ class Conversations(Changes, Protocol):
     async def history(self, key: SessionKey, max_bytes: int = 0, *, limit: int = 0) -> tuple[int, tuple[Message, ...]]:
         """Return a conversation's newest messages, oldest first, and the position of the first returned message.
 
-        At most `limit` messages with at most `max_bytes` are returned, but at least one. 0 means no limit.
+        Returns at most `limit` messages with at most `max_bytes`, but at least one message. 0 means no limit.
         """
 
     async def get_session(
@@ -310,19 +312,19 @@ class Conversations(Changes, Protocol):
         """Return a session's values as JSON documents by key, or an empty mapping if the session is unknown."""
 
     async def list_sessions(self, *, tenant: str, limit: int, after: str, state_key: str = "") -> Page[SessionRecord]:
-        """Return a tenant's conversations, most recently used first. `after` is as in `list_executions`.
+        """Return a tenant's conversations, most recently used first. `after` works as in `list_executions`.
 
         The state of each conversation contains the value of the key, unless the value is longer than MAX_LISTED_CHARS.
         """
 
     async def update_state(self, key: SessionKey, values: Mapping[str, str], removed: Sequence[str]) -> SessionRecord:
-        """Set and remove values of a session, creating the session if needed, and return it without its messages.
+        """Set and remove values of a session, and return it without its messages. Creates the session if needed.
 
         Raises InvalidRequest if there are too many values or too many bytes.
         """
 
     async def append_messages(self, key: SessionKey, messages: Sequence[Message]) -> SessionRecord:
-        """Append messages to a conversation, creating it if needed, and return it without its messages.
+        """Append messages to a conversation, and return it without its messages. Creates the conversation if needed.
 
         Raises Aborted while an execution has the session's turn.
         """
@@ -330,12 +332,12 @@ class Conversations(Changes, Protocol):
     async def replace_messages(self, key: SessionKey, messages: Mapping[int, Message]) -> SessionRecord:
         """Replace messages of a conversation by their positions, and return the conversation without its messages.
 
-        The next turn renews a summary of one of them. Raises InvalidRequest, and replaces nothing, if the
-        conversation does not have a position, and Aborted while an execution has the session's turn.
+        The next turn renews a summary that covers a replaced message. Raises InvalidRequest, and replaces nothing, if a
+        position does not exist, and Aborted while an execution has the session's turn.
         """
 
     async def delete_session(self, key: SessionKey) -> None:
-        """Delete a conversation and those of its executions that are not running.
+        """Delete a conversation and its executions that are not running, including parked executions.
 
         Raises NotFound if there is neither a conversation nor an execution.
         """
@@ -360,12 +362,12 @@ class UsageLedger(Protocol):
     ) -> Page[UsageTotal]:
         """Return a tenant's totals, filtered by the given values, by session, model and subject, or by `group_by`.
 
-        TENANT alone gives one total, also without any usage. `after` is the token from the previous page. Raises
-        InvalidRequest if that page had other keys.
+        TENANT alone yields exactly one total, even without usage. `after` is the token from the previous page. Raises
+        InvalidRequest if the previous page had other keys.
         """
 
 
-class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, ApprovalStore, StorageUse, Protocol):
+class Journal(ExecutionJournal, Ownership, Conversations, UsageLedger, WaitStore, StorageUse, Protocol):
     """Storage that several orchestrators may share. Each orchestrator owns the executions that it runs.
 
     A change is durable once its method has returned. The writes of one execution are stored in the order of the calls.

@@ -21,7 +21,7 @@ class Page(Generic[ItemT]):
 
 
 def page_limit(wanted: int, default: int = DEFAULT_PAGE) -> int:
-    """Return the number of items on a page. A value of 0 selects the default.
+    """Return the number of items on a page. 0 selects the default.
 
     Raises InvalidRequest if the number is out of range.
     """

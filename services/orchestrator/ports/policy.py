@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-DEFAULT_MODEL = "default"  # the name of the default model in policies, also for requests that name no model
+DEFAULT_MODEL = "default"  # name of the default model in policies, including for requests that name no model
 
 
 class Action(StrEnum):

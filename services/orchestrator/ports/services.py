@@ -23,7 +23,7 @@ from services.orchestrator.core.turn.voting import Sample
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraint:
-    """A constraint in the form that the decoder needs.
+    """A constraint in the form required by the decoder.
 
     `is_fully_enforced` is set if the constraint covers the whole source. `unsupported` lists the schema's keywords that
     the decoder does not enforce, with their locations if known.
@@ -62,9 +62,9 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A registered tool, and whether it can be called now.
+    """A registered tool, and whether it is currently available.
 
-    `unavailable_reason` is the reason that it cannot be called. `origin` is empty for a tool of the deployment.
+    `unavailable_reason` is the reason that it is unavailable. `origin` is empty for a tool of the deployment.
     """
 
     definition: ToolDefinition
@@ -75,9 +75,9 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The number of tokens of a prompt and of each text, and the size of the context window, or 0 if it is unknown.
+    """The token counts of a prompt and of each text, and the size of the context window, or 0 if it is unknown.
 
-    `is_estimate` is set if another engine serves the model, so that the exact number of tokens is unknown.
+    `is_estimate` is set if another engine serves the model, so that the exact counts are unknown.
     """
 
     chat: int
@@ -125,7 +125,7 @@ class QuestionScores:
     model: str = ""
 
 
-# The function of a registered kind of step: (text of its input, parameters) -> text. The function must be idempotent,
+# The function of a registered step kind: (text of its input, parameters) -> text. The function must be idempotent,
 # because it may run again after a failure or an interruption.
 Report = Callable[[ToolProgress], Awaitable[None]]
 CustomStep = Callable[[str, Mapping[str, Any]], Awaitable[str]]
@@ -152,9 +152,9 @@ class InferencePort(Protocol):
         """
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Yield the usage of the prompt, then each candidate as it ends, then the usage of all candidates.
+        """Yield the usage of the prompt, then each ended candidate with its usage, then the usage of all candidates.
 
-        Each candidate is yielded with its usage. Closing the generator stops decoding.
+        Closing the generator stops decoding.
         """
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
@@ -176,8 +176,7 @@ class PromptProvider(Protocol):
     async def system_prompt(self, request: Request, session: Mapping[str, str]) -> str:
         """Return the system prompt of a request, which may be empty. PREPARE calls this once per request.
 
-        If the request names a template, `session` contains the stored values of the conversation as JSON documents by
-        key.
+        If the request names a template, `session` contains the conversation's stored values as JSON documents by key.
 
         Raises InvalidRequest (CONFIG_INVALID) if a template or a variable is unknown.
         """
@@ -185,7 +184,7 @@ class PromptProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTemplate:
-    """A prompt template: its name, its variables, and the keys of the conversation's values that it reads."""
+    """A prompt template: its name, its variables, and the keys of the conversation values that it reads."""
 
     name: str
     variables: tuple[str, ...]
@@ -219,7 +218,7 @@ class ConstraintPort(Protocol):
     """The constraint service: compiles constraints for the decoder, and runs the constraint pipeline."""
 
     async def compile(self, output: OutputContract, sources: Sequence[str] = ()) -> CompiledConstraint:
-        """Compile the contract's grammar, schema, or citations of these sources to a constraint for the decoder."""
+        """Compile what the contract requires (a grammar, a schema, or citations from `sources`) for the decoder."""
 
     async def compile_rules(self, request: Request) -> None:
         """Check the request's rules before there is an output. Raises InvalidRequest if a rule is invalid."""
@@ -246,7 +245,7 @@ class ToolsPort(Protocol):
         """
 
     async def find_outcome(self, tool: str, effect_id: str) -> LostCall:
-        """Ask a tool for the end of a call that was lost."""
+        """Ask a tool for the outcome of a lost call."""
 
 
 class ContextPort(Protocol):
@@ -257,7 +256,7 @@ class ContextPort(Protocol):
     ) -> BuiltContext:
         """Retrieve chunks by a query and additional queries, and build the context message.
 
-        The chunks are reranked by the query if the policy requires it.
+        The chunks are reranked by the query if the policy requires reranking.
         """
 
     async def retrieve(self, query: str, policy: ContextPolicy) -> tuple[Chunk, ...]:

@@ -1,4 +1,4 @@
-"""The replicas of the inference services, in the view of operators."""
+"""The replicas of the inference services, as seen by operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagantic_common.domain.messages import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLoad:
-    """The load of a replica by all its callers. A capacity of 0 means that the capacity is unknown."""
+    """The total load of a replica by all its callers. A capacity of 0 means that the capacity is unknown."""
 
     queued: int = 0
     queue_capacity: int = 0
@@ -26,7 +26,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model of a replica: whether it is in memory, its size in memory, and the number of requests that use it."""
+    """A model of a replica: whether it is in memory, its size there, and the number of requests that use it."""
 
     info: ModelInfo
     is_loaded: bool = False
@@ -49,7 +49,7 @@ class ReplicaReport:
 class ReplicaChange:
     """The result of a change to a replica.
 
-    `was_loaded` is set if the model was loaded before. `error` is the reason that the change failed.
+    `was_loaded` is set if the model was already loaded. `error` is the reason that the change failed.
     """
 
     address: str

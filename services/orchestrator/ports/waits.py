@@ -1,39 +1,61 @@
-"""Storage of approvals for tool calls, and of the decisions about them."""
+"""Storage of the waits of executions, and of the signals that end them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
+from services.orchestrator.core.execution.wait import Resolution, Signal, Wait, WaitKind
 from services.orchestrator.core.model.keys import ExecutionKey
-from services.orchestrator.core.tools.approval import Approval, Resolution
 from services.orchestrator.ports.changes import Changes
 from services.orchestrator.ports.page import Page
 
 
-class ApprovalStore(Changes, Protocol):
-    """Stores approvals by execution and call.
+class WaitStore(Changes, Protocol):
+    """Stores waits by execution and id, and signals by execution and id.
 
-    The approvals of an execution are deleted with the execution, and when it runs again.
+    Both are deleted with the execution, and when the execution runs again.
     """
 
-    async def ask_approval(self, key: ExecutionKey, asked: Approval) -> Approval:
-        """Store an approval and return it, or return the stored approval of the same call with its decision.
+    async def begin_wait(self, key: ExecutionKey, wait: Wait) -> Wait:
+        """Store a wait and return it, or return the stored wait, with its end, if it is the same wait.
 
-        A stored approval is replaced if the arguments of the call differ.
+        A different stored wait with the same id is replaced.
         """
 
-    async def get_approval(self, key: ExecutionKey, tool_call_id: str) -> Approval:
-        """Return an approval. Raises NotFound if it does not exist."""
+    async def get_wait(self, key: ExecutionKey, wait_id: str) -> Wait:
+        """Return a wait. Raises NotFound if it does not exist."""
 
-    async def resolve_approval(self, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
-        """Store a decision unless a decision is already stored, and return the approval with the valid decision.
+    async def resolve_wait(self, key: ExecutionKey, wait_id: str, resolution: Resolution) -> Wait:
+        """End a wait unless it has already ended, and return it with its end. Makes a parked execution due.
 
-        Raises NotFound if the approval does not exist, and PreconditionFailed if the execution has ended.
+        Raises NotFound if the wait does not exist, and PreconditionFailed if the execution has ended.
         """
 
-    async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:
-        """Return the pending approvals of a tenant's executions, oldest first.
+    async def list_waits(
+        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind]
+    ) -> Page[Wait]:
+        """Return the open waits of these kinds in a tenant's executions, oldest first.
 
-        If `request_id` is not empty, only approvals of that execution are returned. `after` is the token from the
-        previous page. Raises InvalidRequest if the token is invalid.
+        If `request_id` is not empty, only waits of that execution are returned. `after` is the token from the previous
+        page. Raises InvalidRequest if the token is invalid.
         """
+
+    async def add_signal(self, key: ExecutionKey, signal: Signal) -> None:
+        """Keep a signal, unless it is already stored. Makes a parked execution due if it waits for the signal.
+
+        Raises NotFound if the execution does not exist, PreconditionFailed if it has ended, Conflict if another signal
+        has the id, and Overloaded if too many signals are kept.
+        """
+
+    async def next_signal(self, key: ExecutionKey, name: str) -> Signal | None:
+        """Return the earliest kept signal with a name, or None."""
+
+    async def take_signal(self, key: ExecutionKey, wait_id: str, resolution: Resolution) -> Wait:
+        """End an open wait with the kept signal that the resolution names, and return the wait.
+
+        The wait stays unchanged if the signal is not kept, or if an open wait for the same name has a smaller id.
+        """
+
+    async def drop_signal(self, key: ExecutionKey, signal_id: str) -> None:
+        """Stop keeping a signal."""

@@ -55,7 +55,7 @@ class Access:
         return self.policy is None or not self.policy.find_denial(tenant, Action.INFER, Model(model))
 
     def guard(self, authenticator: Authenticator | None) -> Guard:
-        """Return the guard of the orchestrator's port, which requests certificates only if callers are configured."""
+        """Return the guard of the orchestrator's port. It requests certificates only if callers are configured."""
         peers = None
         if self.settings.certificate_callers:
             peers = CertificateCallers(self.settings.certificate_callers)
@@ -90,5 +90,5 @@ class CertificateCallers:
         }
 
     def read(self, spiffe_id: str) -> Principal | None:
-        """Return the caller with this ID, or None if the ID is unknown, so that the call needs credentials."""
+        """Return the caller with this ID. None if the ID is unknown: the call then needs credentials."""
         return self._principals.get(spiffe_id)

@@ -1,4 +1,4 @@
-"""The content of the operator's files and packages, which is read at startup."""
+"""The content of the operator's files and packages, read at startup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.orchestrator.settings import OrchestratorSettings
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The prompt templates, the calibrations of decisions, the kinds of steps by name, and the experiments."""
+    """The prompt templates, the calibrations of decisions, the step kinds by name, and the experiments."""
 
     prompts: PromptFolder
     calibrations: Mapping[str, LabelCalibration]

@@ -1,4 +1,4 @@
-"""Opens the inference services, and the replicas of each service if the orchestrator chooses among them."""
+"""Opens the inference services, and each service's replicas if the orchestrator chooses among them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from services.orchestrator.settings import OrchestratorSettings, Routing
 
 @dataclass(frozen=True, slots=True)
 class OpenedInference:
-    """The inference services in the view of executions, and in the view of operators."""
+    """The inference services, as seen by executions and as seen by operators."""
 
     port: InferencePort
     serving: ServingPort
@@ -75,7 +75,7 @@ def _port_of(service: InferenceService, settings: OrchestratorSettings, credenti
 
 @asynccontextmanager
 async def _open_replicas(settings: OrchestratorSettings, address: str) -> AsyncIterator[ReplicaSet | None]:
-    """Yield the replicas, or None if the address names a single replica or gRPC chooses the replica."""
+    """Yield the replicas; None if the address names a single replica or gRPC chooses the replica."""
     where = parse_address(address)
     if where is None or settings.inference_routing is Routing.ROUND_ROBIN:
         yield None

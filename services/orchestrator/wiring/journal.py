@@ -18,7 +18,7 @@ from services.orchestrator.servicer import SERVICE_NAME
 from services.orchestrator.settings import OrchestratorSettings
 
 RETRY_S = 1.0
-INTERRUPTED_TURN_S = 10.0  # callers that follow an execution send it again within seconds
+INTERRUPTED_TURN_S = 10.0  # Callers that follow an execution send it again within seconds.
 
 log = get_logger(__name__)
 
@@ -27,7 +27,7 @@ log = get_logger(__name__)
 async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJournal]:
     """Yield the journal.
 
-    Raises InvalidRequest if the files of keys cannot be used, PreconditionFailed if the database refuses this user,
+    Raises InvalidRequest if the key files cannot be used, PreconditionFailed if the database refuses this user,
     WaitedTooLong if the server does not answer within JOURNAL_WAIT_S, and the errors of the journal itself.
     """
     journal = SqlJournal(
@@ -51,7 +51,7 @@ async def open_journal(settings: OrchestratorSettings) -> AsyncIterator[SqlJourn
 
 
 async def _try_to_open(journal: SqlJournal) -> Unavailable | None:
-    """Open the journal. Returns the error if its server does not answer yet, or None if the journal is open."""
+    """Open the journal. Returns None once it is open, or the error if its server does not answer yet."""
     try:
         await journal.open()
     except Unavailable as error:

@@ -17,13 +17,13 @@ from services.orchestrator.adapters.grpc_constraint import GrpcConstraint
 from services.orchestrator.adapters.grpc_context import GrpcContext
 from services.orchestrator.adapters.grpc_tools import GrpcTools
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.app.approvals import Approvals
 from services.orchestrator.app.budgets import Budgets
 from services.orchestrator.app.policy.charge import Charge
 from services.orchestrator.app.policy.observe import observe
 from services.orchestrator.app.policy.permit import Permit
 from services.orchestrator.app.policy.search import SearchDocuments
 from services.orchestrator.app.services import Around, Services
+from services.orchestrator.app.waits import Waits
 from services.orchestrator.core.conversation.memory import MemoryPolicy
 from services.orchestrator.ports.budgets import BudgetStore
 from services.orchestrator.ports.guards import Guards
@@ -35,7 +35,7 @@ from services.orchestrator.wiring.files import Files
 
 @asynccontextmanager
 async def open_budgets(store: BudgetStore) -> AsyncIterator[Budgets]:
-    """Yield the budgets. Their grants are returned at the end, when no execution can use them any more."""
+    """Yield the budgets. Their grants are returned at the end, when executions can no longer use them."""
     budgets = Budgets(store, SystemClock())
     budgets.start()
     try:
@@ -71,7 +71,7 @@ def services_of(
     access: Access,
     guards: Guards | None,
 ) -> Services:
-    """Return the services within the policies, the budgets and the measurements of the deployment.
+    """Return the services, with the deployment's policies, budgets and measurements.
 
     The channels lead to constraint, context, rerank and tools.
     """
@@ -87,7 +87,7 @@ def services_of(
         context=GrpcContext(context, rerank, patience_s, credentials),
         prompts=files.prompts,
         summaries=journal,
-        approvals=Approvals(journal, SystemClock(), settings.approval_wait_s),
+        waits=Waits(journal, SystemClock(), settings.approval_wait_s),
         planner=settings.planner,
         memory=MemoryPolicy(settings.memory_max_messages, settings.memory_max_tokens, settings.memory_eviction),
         tool_policy=settings.tool_policy,

@@ -92,7 +92,9 @@ def test_contract_tests_about_sql_are_skipped_for_other_stores(path):
 
 
 def test_there_is_a_page_for_each_kind_of_addition():
-    assert [page.stem for page in PAGES] == ["adding-a-dialect", "adding-a-provider", "adding-a-store", "adding-a-tool"]
+    assert [page.stem for page in PAGES] == [
+        f"adding-a-{kind}" for kind in ("command", "dialect", "provider", "step-kind", "store", "tool")
+    ]
 
 
 SLOW = {"adding-a-provider"}

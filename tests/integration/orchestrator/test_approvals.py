@@ -231,7 +231,7 @@ async def test_an_approval_outlives_the_orchestrator_and_keeps_its_time(tmp_path
 
 
 async def test_another_orchestrator_of_the_journal_takes_the_decision(tmp_path, monkeypatch, postgres_url):
-    monkeypatch.setattr("services.orchestrator.app.approvals.POLL_S", 0.05)
+    monkeypatch.setattr("services.orchestrator.app.waits.POLL_S", 0.05)
     async with (
         orchestrator(tmp_path, asking(), url=postgres_url, owner="one") as one,
         orchestrator(tmp_path, asking(), url=postgres_url, owner="two") as two,
@@ -345,7 +345,7 @@ async def test_a_journal_that_is_away_fails_the_execution_and_is_no_fault_of_our
         raise Unavailable("the journal is away", code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE)
 
     async with orchestrator(tmp_path, asking()) as stub:
-        monkeypatch.setattr(stub.journal, "ask_approval", away)
+        monkeypatch.setattr(stub.journal, "begin_wait", away)
         response = await execute(stub, request_that_asks())
     assert response.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_DEPENDENCY_UNAVAILABLE
 
@@ -376,8 +376,9 @@ async def test_a_decision_about_another_call_of_the_same_id_is_none_about_this_c
     async with orchestrator(tmp_path, services) as stub:
         running = asyncio.create_task(execute(stub, request_that_asks()))
         await waiting(stub)
-        other = replace(CALL, arguments_json='{"zone": "CET"}')
-        await stub.executions.approvals.ask(ExecutionKey("default", "r"), other, (), None, may_park=False)
+        pending = await stub.journal.get_wait(ExecutionKey("default", "r"), CALL.id)
+        other = replace(pending, arguments_json='{"zone": "CET"}')
+        await stub.journal.begin_wait(ExecutionKey("default", "r"), other)
         await resolve(stub)
         assert (await running).content == "done"
         assert services.tools.calls == []

@@ -152,6 +152,8 @@ REQUESTS = {
         request_id="mine", tool_call_id="c1", decision=approval_pb2.APPROVAL_DECISION_APPROVED
     ),
     "ListApprovals": pb.ListApprovalsRequest,
+    "SignalExecution": lambda: pb.SignalExecutionRequest(request_id="mine", name="paid"),
+    "ListWaits": pb.ListWaitsRequest,
     "CreatePlan": lambda: pb.CreatePlanRequest(request=system_request(mode=execution_pb2.MODE_PLAN)),
     "FollowExecution": lambda: pb.FollowExecutionRequest(request_id="mine"),
     "UpdateExecution": lambda: pb.UpdateExecutionRequest(request_id="mine"),
@@ -185,7 +187,7 @@ REQUESTS = {
 }
 NAMES_NOTHING = {
     *("Execute", "ExecuteStream", "CreatePlan", "CreateKey", "ListKeys", "RevokeKey"),
-    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListPromptTemplates"),
+    *("SetBudget", "GetBudget", "ListBudgets", "ListAuditRecords", "ListApprovals", "ListWaits", "ListPromptTemplates"),
     "ListTools",
     *("ListModels", "Embed", "Rerank", "CountTokens", "ListReplicas", "LoadModel", "UnloadModel"),
     "RenderPromptTemplate",  # has a test of its own: it tells of a session by its values alone

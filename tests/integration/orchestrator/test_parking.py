@@ -1,13 +1,14 @@
-"""Executions in the background that wait for approvals alone: parked, woken, and continued where they were."""
+"""Executions in the background that only wait: parked, woken, and continued where they were."""
 
 import asyncio
 from contextlib import suppress
 
 import pytest
 
-from pagantic.common.v1 import error_pb2
+from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
+from pagantic_common.domain.errors import ErrorCode, NotFound, PreconditionFailed
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from services.orchestrator.app.running import execution
@@ -18,6 +19,7 @@ from tests.support.orchestrator_app import ended, execute, orchestrator, stored,
 from tests.support.scripted_services import ScriptedInference, ScriptedTools, answer, scripted_services
 
 SOON_S = 0.05
+FOLLOWED = pb.FollowExecutionRequest(request_id="r")
 LOOP = {"resumes_plans": True, "beat_s": 0.02}
 
 
@@ -120,7 +122,7 @@ async def test_a_rejected_call_is_not_made(tmp_path):
 async def test_a_wait_that_expires_wakes_the_execution(tmp_path):
     services = asking()
     async with orchestrator(tmp_path, services, presence=LOOP) as stub:
-        stub.executions.approvals._parked_wait_s = 0.4
+        stub.executions.waits._parked_wait_s = 0.4
         await begin(stub, asks())
         response = (await ended(stub, "r")).response
         assert [call.error_code for call in response.tool_calls_made] == [error_pb2.ERROR_CODE_TOOL_DENIED]
@@ -229,14 +231,55 @@ async def test_a_parked_turn_keeps_its_session(tmp_path):
     async with orchestrator(tmp_path, asking()) as stub:
         await begin(stub, asks(session_id="s"))
         await parked(stub)
-        other = asyncio.create_task(execute(stub, system_request("And?", request_id="other", session_id="s"), 30))
-        await asyncio.sleep(0.2)
-        assert not other.done()
+        refused = await execute(stub, system_request("And?", request_id="other", session_id="s"), 30)
+        assert refused.error.code == error_pb2.ERROR_CODE_ORCHESTRATION_TURN_WAITING
+        assert "'r', which is parked and waits for 'c1'" in refused.error.message
+        appended = [message_pb2.Message(role=message_pb2.ROLE_USER, content="And?")]
+        with pytest.raises(PreconditionFailed, match="waits for 'c1'") as caught:
+            await call_unary(
+                "orchestrator",
+                stub.UpdateSession,
+                pb.UpdateSessionRequest(session_id="s", appended_messages=appended),
+            )
+        assert caught.value.code is ErrorCode.ORCHESTRATION_TURN_WAITING
         await resolve(stub)
         assert (await ended(stub, "r")).response.content == "done"
-        assert (await other).content == "done"
+        later = system_request("And?", request_id="later", session_id="s")
+        assert (await execute(stub, later, 30)).content == "done"
         reply = await call_unary("orchestrator", stub.GetSession, pb.GetSessionRequest(session_id="s"))
         assert [message.content for message in reply.session.messages if message.content][-2:] == ["And?", "done"]
+
+
+async def test_callers_get_the_pieces_of_text_that_follow_a_parking(tmp_path):
+    async with orchestrator(tmp_path, asking()) as stub:
+        stream = asyncio.create_task(events_of(call_stream("orchestrator", stub.ExecuteStream, asks(), 30)))
+        await waiting(stub)
+        await parked(stub)
+        following = asyncio.create_task(events_of(call_stream("orchestrator", stub.FollowExecution, FOLLOWED, 30)))
+        await asyncio.sleep(0.1)
+        await resolve(stub)
+        for events in (await stream, await following):
+            text = "".join(event.content_delta.text for event in events)
+            assert text == events[-1].completed.response.content == "done"
+
+
+@pytest.mark.parametrize("deletes_session", [False, True])
+async def test_a_parked_execution_is_deleted_with_what_it_waits_for(tmp_path, deletes_session):
+    async with orchestrator(tmp_path, asking(), presence=LOOP) as stub:
+        await begin(stub, asks(session_id="s"))
+        await parked(stub)
+        if deletes_session:
+            await call_unary("orchestrator", stub.DeleteSession, pb.DeleteSessionRequest(session_id="s"))
+        else:
+            await call_unary("orchestrator", stub.DeleteExecution, pb.DeleteExecutionRequest(request_id="r"))
+        with pytest.raises(NotFound):
+            await get(stub)
+        assert await waiting(stub, 0) == []
+        with pytest.raises(NotFound):
+            await resolve(stub)
+        later = system_request("And?", request_id="later", session_id="s")
+        stub.executions._environment.services.inference.outputs = [answer("done")]
+        assert (await execute(stub, later, 30)).content == "done"
 
 
 async def test_another_orchestrator_wakes_what_this_one_parked(tmp_path, postgres_url):

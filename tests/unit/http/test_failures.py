@@ -74,6 +74,7 @@ def test_each_code_of_the_taxonomy_has_a_status_that_says_whose_fault_it_is():
         ErrorCode.ORCHESTRATION_ITERATION_LIMIT: 500,
         ErrorCode.ORCHESTRATION_NO_CONSENSUS: 500,
         ErrorCode.ORCHESTRATION_PLAN_REJECTED: 422,
+        ErrorCode.ORCHESTRATION_TURN_WAITING: 409,
         ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE: 503,
         ErrorCode.ORCHESTRATION_DEPENDENCY_FAILED: 502,
         ErrorCode.ORCHESTRATION_STEP_TIMEOUT: 504,

@@ -52,7 +52,7 @@ INCIDENT = {
     "additionalProperties": False,
 }
 ANSWER_TOKENS, LONG_ANSWER_TOKENS = 80, 1000
-# After this many pieces of text, a connection is dropped or an execution is cancelled.
+# The demos drop the connection or cancel the execution after this many pieces of text.
 ENOUGH_PIECES = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # The exit codes of the `pagantic` command.
@@ -151,7 +151,7 @@ class Failure(Exception):
 
 
 class StreamEnded(grpc.RpcError):
-    """A stream that ended before its execution. It has no status and counts as a lost connection."""
+    """A stream that ended before its execution did. It has no status and counts as a lost connection."""
 
     def code(self) -> grpc.StatusCode:
         """Return the status code of a lost connection."""
@@ -202,7 +202,7 @@ class Connection:
 
 
 def target_of(address: str) -> SplitResult:
-    """Return the parts of an address."""
+    """Split an address into its parts."""
     return urlsplit(address if "://" in address else f"http://{address}")
 
 
@@ -238,7 +238,7 @@ def make_chat(text: str, *, max_tokens: int = ANSWER_TOKENS, **more: Any) -> exe
 
 
 def checked(response: execution_pb2.SystemResponse | None) -> execution_pb2.SystemResponse:
-    """Return the response if it succeeded. Raises StreamEnded if there is none, or Failure if it has an error."""
+    """Return the response if it succeeded. Raises StreamEnded if it is missing, or Failure if it contains an error."""
     if response is None:
         raise StreamEnded
     if response.HasField("error"):
@@ -323,11 +323,11 @@ def vote(connection: Connection, text: str) -> None:
 def resume(connection: Connection, text: str) -> None:
     """Stream an answer over a connection that breaks.
 
-    A background request continues after its caller has left. A caller that returns follows the request from the last
-    event.
+    A background request continues after its caller disconnects. A returning caller follows the request from the last
+    event that it received.
     """
     request = make_chat(text, background=True)
-    request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # A call's deadline does not limit it.
+    request.hints.timeout.FromMilliseconds(round(connection.timeout_s * 1000))  # The call's deadline does not limit it.
     ends_at = time.monotonic() + connection.timeout_s
     answer, wait_s = Answer(), FIRST_WAIT_S
     while answer.response is None:

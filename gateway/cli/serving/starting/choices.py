@@ -29,7 +29,7 @@ class Choices:
     """The choices for the settings file.
 
     Args:
-        model: Name of a pulled model or of the catalog, absolute path of a GGUF file, `bundled` or `none`.
+        model: Name of a pulled model or of a model in the catalog, absolute path of a GGUF file, `bundled` or `none`.
         data: Folder for state.
         http_port: Port of the HTTP gateway; 0 keeps `pagantic up` from starting it.
         key_file: The file of the operator's API key. With None, callers need no key.
@@ -58,7 +58,7 @@ class Choices:
             variables["PAGANTIC_ORCHESTRATOR_AUTH"] = "keys"
             variables["PAGANTIC_ORCHESTRATOR_ADMIN_KEY_FILE"] = str(self.key_file)
             variables["PAGANTIC_API_KEY_FILE"] = str(self.key_file)
-            # Without this setting, the gateway would use its own key, the operator's, for callers without a key.
+            # Without this setting, the gateway would use its own key, the operator's, for all callers without a key.
             variables["PAGANTIC_HTTP_AUTH"] = "keys"
         return variables
 
@@ -88,7 +88,7 @@ def text_of(settings: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value quoted for the file, in a form that shells can also read except for very rare values."""
+    """Quote a value for the file. Except for very rare values, shells can also read the result."""
     if _PLAIN.fullmatch(value):
         return value
     if not {"'", "\\"}.intersection(value):
@@ -107,7 +107,7 @@ def absolute(option: str, given: str) -> Path:
 
 
 def check_model(given: str) -> str:
-    """Return a model as the settings file names it. Raises UsageError if its name is unknown or its file is invalid."""
+    """Return the settings file's text for a model. Raises UsageError if its name is unknown or its file is invalid."""
     if given in (BUNDLED, NO_MODEL) or ModelFolder(models_folder()).find(given) is not None:
         return given
     path = absolute("--model", given)
@@ -157,7 +157,7 @@ def ports_from(first: int) -> dict[str, int]:
 def check_ports(first: int, own: Iterable[int]) -> int:
     """Return the first port.
 
-    Raises UsageError if a port is out of range, or is in use by something other than the system itself.
+    Raises UsageError if a port is out of range, or is in use by a program other than the system itself.
     """
     if not 1 <= first <= MAX_PORT + 1 - len(PORTS):
         raise UsageError(f"--first-port {first}: {len(PORTS)} ports from it on must be between 1 and {MAX_PORT}")

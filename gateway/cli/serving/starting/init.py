@@ -140,7 +140,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _overridden(settings: dict[str, str]) -> list[str]:
-    """Return the variables that the shell sets to a different value, ignoring values that come from the old file."""
+    """Return the variables that the shell sets to a different value, ignoring values from the old file."""
     return [name for name, value in settings.items() if os.environ.get(name, value) != value and not origin_of(name)]
 
 

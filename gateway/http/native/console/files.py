@@ -16,8 +16,8 @@ from gateway.http.streams.running import Answer
 from pagantic_common.client import AsyncClient
 
 INDEX = "index.html"
-# The index has this word where the name of the other files' folder belongs. That name is a digest of all files, so a
-# page never mixes files of different versions.
+# The index contains this word in place of the name of the other files' folder. That name is a digest of all files, so
+# a page never mixes files of different versions.
 FOLDER = "FOLDER"
 _TYPES = {
     "css": "text/css; charset=utf-8",
@@ -25,7 +25,7 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# The page loads scripts and styles only from this gateway, and none of its scripts may turn text into markup.
+# The page loads scripts and styles only from this gateway, and its scripts must not turn text into markup.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "

@@ -68,7 +68,7 @@ class Chat:
     Args:
     form: The body. Raises InvalidRequest if the request is invalid.
     name: The name of the model in the answer.
-    settings: The settings that define the model names and limit the time.
+    settings: The settings that define the model names and limit the duration.
     request_id: Id of the first choice. The ids of the other choices append their numbers to it.
     """
 

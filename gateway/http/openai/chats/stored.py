@@ -37,9 +37,9 @@ from pagantic_common.domain.text.json_text import dump_json
 
 ID_PREFIX = "chatcmpl-"
 KIND = "chat.completion"
-# A list considers at most this number of the newest chats.
+# A list considers only this number of the newest chats.
 MAX_LOOKED_AT = 1000
-# A list reads more chats at once after chats that together have fewer bytes.
+# A list reads more chats at once if the previous chats together have fewer bytes.
 SMALL_BATCH_BYTES = MAX_PAGE_BYTES // 8
 MAX_CREATED_S = 1 << 40
 _ONE = "/v1/chat/completions/{completion_id}"
@@ -52,7 +52,7 @@ _ROLES = {
 
 
 class ChatEcho(BaseModel):
-    """The parts of a request that its stored chat repeats. Each choice is an execution of its own."""
+    """The parts of a request that its stored chat repeats. Each choice is a separate execution."""
 
     model: str
     created: Annotated[int, Field(ge=0, le=MAX_CREATED_S)]
@@ -131,10 +131,10 @@ async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _walk_chats(client: AsyncClient, ids: Sequence[str]) -> AsyncGenerator[tuple[ChatCompletion, int], None]:
-    """Yield the chats with these ids that are not gone, each with its size in bytes.
+    """Yield the existing chats with these ids, each with its size in bytes.
 
-    The size of a chat is known only once it is read. So the first chat is read alone, and more chats at once only as
-    long as the chats are small.
+    The size of a chat is known only after the chat is read. The first chat is therefore read alone, and several chats
+    are read at once only while the chats are small.
     """
     start, at_once = 0, 1
     while start < len(ids):

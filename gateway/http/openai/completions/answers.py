@@ -1,4 +1,4 @@
-"""Purely translates responses of the orchestrator into the form of `/v1/completions`, as a whole or in chunks."""
+"""Pure functions that translate the orchestrator's responses into the form of `/v1/completions`, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _choice(index: int, text: str, response: execution_pb2.SystemResponse) -> Te
 
 
 def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> TextLogprobs | None:
-    """Return the log-probabilities of an answer's tokens as lists of equal length, or None if there are none.
+    """Return the log-probabilities of an answer's tokens as lists of equal length, or None without log-probabilities.
 
     The offset of a token counts only complete characters before it, because a character may consist of several tokens.
     """
@@ -170,7 +170,7 @@ def logprobs_of(tokens: Sequence[generation_pb2.TokenLogprob]) -> TextLogprobs |
 
 
 def _by_text(tokens: Iterable[generation_pb2.TokenLogprob]) -> dict[str, float]:
-    """Return log-probabilities by text. If several tokens have the same text, the most probable counts."""
+    """Return log-probabilities by text. If several tokens have the same text, the most probable token counts."""
     return {_text(token): token.logprob for token in sorted(tokens, key=lambda token: token.logprob)}
 
 

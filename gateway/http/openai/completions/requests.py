@@ -1,4 +1,4 @@
-"""The body of `/v1/completions`, and its conversion to SystemRequests, a request for each prompt."""
+"""The body of `/v1/completions`, and its conversion to SystemRequests, with a request for each prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.web.forms import Items
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.errors import InvalidRequest
 
-DEFAULT_MAX_TOKENS = 16  # The default that OpenAI's documentation states.
+DEFAULT_MAX_TOKENS = 16  # The default according to OpenAI's documentation.
 
 
 class CompletionForm(AnswerForm):

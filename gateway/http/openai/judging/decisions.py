@@ -38,7 +38,7 @@ _ROLES = {
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 MAX_QUESTIONS = LIMITS["pagantic.orchestrator.v1.Decisions.questions"]
-MAX_ANSWERS = LIMITS["pagantic.orchestrator.v1.ChoiceQuestion.options"]  # A score may have as many levels.
+MAX_ANSWERS = LIMITS["pagantic.orchestrator.v1.ChoiceQuestion.options"]  # Also the limit on levels of a score.
 _FIELDS_OF_QUESTION = {"choice": ("choices",), "score": ("levels",)}
 
 
@@ -73,7 +73,7 @@ class InputItem(Form):
     output: Text | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return the fields of other types of items, and the input of a call beside its arguments."""
+        """Return the fields of other types of items, and the input of a call that also has arguments."""
         if self.type in _CALLS:
             return self.all_except("type", "call_id", "name", "arguments", *(() if self.arguments else ("input",)))
         return self.all_except("type", *(("call_id", "output") if self.type in _OUTPUTS else ("role", "content")))
@@ -132,7 +132,7 @@ class DecisionAnswer(AnswerShape):
 
 
 class DecisionDetail(AnswerShape):
-    """Details of a decision for which the API has no field. `abstention` is the reason for a refusal."""
+    """Details of a decision that the API has no field for. `abstention` is the reason for a refusal."""
 
     confidence: float
     label_mass: float
@@ -140,7 +140,7 @@ class DecisionDetail(AnswerShape):
 
 
 class DecisionExtension(Extension):
-    """Response details for which the API has no field, including the details of each question."""
+    """Response details that the API has no field for, including the details of each question."""
 
     decisions: list[DecisionDetail]
 
@@ -267,7 +267,7 @@ def _level(level: ScoreLevel) -> decision_pb2.Level:
 
 
 def decision_of(form: DecisionForm, name: str, response: execution_pb2.SystemResponse) -> DecisionList:
-    """Return the object of `/v1/decisions` with this name of the model. Abstentions become refusals."""
+    """Return the object of `/v1/decisions` with the given model name. Abstentions become refusals."""
     answered = zip(form.questions, response.decisions, strict=True)
     return {
         "model": name,
@@ -305,7 +305,7 @@ def _shares(values: Sequence[dict[str, Any]], probabilities: Sequence[float]) ->
 
 
 def _detail(decision: decision_pb2.Decision) -> DecisionDetail:
-    """Return the details of a decision or refusal for which this API has no field."""
+    """Return the details of a decision or refusal that this API has no field for."""
     detail: DecisionDetail = {"confidence": decision.confidence, "label_mass": decision.label_mass}
     if decision.abstention:
         detail["abstention"] = name_of(decision_pb2.Abstention, decision.abstention, "ABSTENTION_")

@@ -24,7 +24,7 @@ from pagantic_common.client.responses import raise_for_error
 from pagantic_common.domain.errors import InvalidRequest, Unsupported
 
 MAX_INPUTS = 32
-JUDGED_AT_ONCE = 4  # Kept low because tenants have a limit on concurrent executions.
+JUDGED_AT_ONCE = 4  # This number is low, because tenants have a limit on concurrent executions.
 # The categories of OpenAI's API, each as a statement for the guard model.
 CATEGORIES: Final = {
     "harassment": "The text insults, bullies or threatens somebody, or calls on others to do so.",
@@ -152,7 +152,7 @@ def _text_of(part: ModerationPart, place: str) -> str:
 def moderation_of(
     form: ModerationForm, name: str, threshold: float, responses: Sequence[execution_pb2.SystemResponse]
 ) -> ModerationReport:
-    """Return the object of `/v1/moderations` with this name of the model.
+    """Return the object of `/v1/moderations` with the given model name.
 
     A category is flagged if its score reaches the threshold.
     """

@@ -91,7 +91,7 @@ async def _create(client: AsyncClient, _request: Request, body: bytes) -> Answer
     async with reading_stored(body) if has_references(items) else nullcontext():
         messages = messages_of_items(await resolve_references(client, items, "items"), {}, "items")
         hold_stored(body, sum(message.ByteSize() for message in messages))
-    # The place is free by now, because guards may ask a model about the messages.
+    # The place is free again, because guards may ask a model about the messages.
     made = await client.update_session(name, {NOTES: form.metadata or {}}, appended=messages)
     return JSONResponse(naming_ignored(_object(made), form))
 
@@ -129,7 +129,7 @@ async def _items(client: AsyncClient, request: Request, _body: bytes) -> Answer:
 
 
 async def _behind(items: AsyncGenerator[tuple[Item, int], None], after: str) -> AsyncGenerator[tuple[Item, int], None]:
-    """Yield the items behind the item that has the id `after`, or all items if `after` is empty."""
+    """Yield the items after the item with the id `after`, or all items if `after` is empty."""
     is_behind = not after
     async with aclosing(items):
         async for item, item_bytes in items:
@@ -147,7 +147,7 @@ async def _add(client: AsyncClient, request: Request, body: bytes) -> Answer:
         calls = await find_calls(client, conversation_id, items)
         messages = messages_of_items(items, names_of_calls(calls), "items")
         hold_stored(body, sum(message.ByteSize() for message in messages))
-    # The place is free by now, because guards may ask a model about the messages.
+    # The place is free again, because guards may ask a model about the messages.
     changed = await client.update_session(conversation_id, {}, appended=messages)
     first = changed.message_count - len(messages)
     added = list_of(items_of_messages(messages, conversation_id, first))

@@ -46,7 +46,7 @@ class InputTokens(AnswerShape):
 
 
 def creation_operations(settings: HttpSettings) -> list[Operation]:
-    """Return the operations that make responses and summaries, and that count tokens."""
+    """Return the operations for making responses and summaries, and for counting tokens."""
     default_name = DefaultName(settings)
 
     async def create(client: AsyncClient, request: Request, body: bytes) -> Answer:
@@ -89,7 +89,7 @@ def creation_operations(settings: HttpSettings) -> list[Operation]:
             system_request = await apart(body, system_request_of, form, alias, settings.call_s, earlier)
             hold_stored(body, system_request.ByteSize())
         if not form.input:
-            del system_request.messages[-1]  # Remove the empty message that stands for an input that was not sent.
+            del system_request.messages[-1]  # Remove the empty message that represents a missing input.
         counted = await count_prompt(client, system_request)
         tokens: InputTokens = {"object": "response.input_tokens", "input_tokens": counted}
         return JSONResponse(naming_ignored(tokens, form))
@@ -137,7 +137,7 @@ async def _resolve(
     async with _reading(form, body):
         form = await _with_stored_items(client, form)
         is_stored = bool(form.conversation_id)
-        if is_stored:  # The orchestrator adds the messages; here, only the names of calls are needed.
+        if is_stored:  # The orchestrator adds the messages. Only the names of calls are needed here.
             items = form.input if isinstance(form.input, list) else ()
             earlier: Sequence[message_pb2.Message] = await find_calls(client, form.conversation_id, items)
         else:
@@ -157,7 +157,7 @@ def _reading(form: ResponseForm, body: bytes) -> AbstractAsyncContextManager[obj
 
 
 async def _with_stored_items(client: AsyncClient, form: ResponseForm) -> ResponseForm:
-    """Return the form with stored items in place of references to them."""
+    """Return the form, with stored items in place of its references."""
     if not isinstance(form.input, list):
         return form
     return form.model_copy(update={"input": await resolve_references(client, form.input, "input")})

@@ -29,7 +29,7 @@ LOGPROBS = "message.output_text.logprobs"
 NAMESPACE = "namespace"
 _FIELDS_OF_ITEM = {
     "message": ("role", "content"),
-    "function_call": ("call_id", "name", "arguments"),  # A request may use the namespace, too.
+    "function_call": ("call_id", "name", "arguments"),  # A request may also use the namespace.
     "function_call_output": ("call_id", "output"),
     "compaction": ("encrypted_content",),
     "item_reference": ("id",),
@@ -65,7 +65,7 @@ class ItemForm(Form):
 
 
 class ResponseToolForm(Form):
-    """A function that the caller runs, or a namespace of functions. Tools that OpenAI runs are left out."""
+    """A function that the caller runs, or a namespace of functions. Tools that OpenAI runs are omitted."""
 
     type: str
     name: str = ""
@@ -76,15 +76,15 @@ class ResponseToolForm(Form):
 
     @property
     def is_left_out(self) -> bool:
-        """Whether the model cannot be offered the tool."""
+        """Whether the tool is omitted, because the model cannot be offered it."""
         return self.type in _OTHER_TOOLS or self.type.startswith("web_search")
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the type of a tool that is left out, or the paths inside another tool."""
+        """Yield the type of an omitted tool, or the paths inside any other tool."""
         return iter((f"type={self.type}",)) if self.is_left_out else super().unused_paths()
 
     def unused(self) -> Iterable[str]:
-        """Return the fields of the other type, and `strict` if it permits arguments that break the schema."""
+        """Return the fields of the other type, and `strict` if it permits arguments that violate the schema."""
         if self.type == NAMESPACE:
             return self.all_except("type", "name", "tools")
         return self.all_except("type", "name", "description", "parameters", "strict" if self.strict else "")
@@ -97,7 +97,7 @@ class NamedTool(Form):
     name: str = ""
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the type of a tool that is no function, or the paths inside a function."""
+        """Yield the type of a tool that is not a function, or the paths inside a function."""
         return super().unused_paths() if self.type == "function" else iter((f"type={self.type}",))
 
 
@@ -115,7 +115,7 @@ class ToolChoice(Form):
 
 
 class TextFormat(Form):
-    """The form of the answer. It has the schema whether or not `strict` is set."""
+    """The form of the answer. The answer satisfies the schema, regardless of `strict`."""
 
     EMPTY_IS_A_VALUE: ClassVar = frozenset({"schema"})  # The schema {} permits any value.
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
@@ -127,7 +127,7 @@ class TextFormat(Form):
     strict: bool | None = None
 
     def unused(self) -> Iterable[str]:
-        """Return the fields of a schema beside another type, and those that change no answer."""
+        """Return the fields of a schema that is sent with another type, and fields that do not affect the answer."""
         used = ("name", "schema_", "strict" if self.strict else "") if self.type == "json_schema" else ()
         return self.all_except("type", *used)
 
@@ -139,7 +139,7 @@ class TextForm(Form):
 
 
 class ReasoningForm(Form):
-    """Whether a reasoning model thinks."""
+    """The reasoning setting: whether a reasoning model thinks."""
 
     effort: str | None = None
 
@@ -164,7 +164,7 @@ class PromptForm(Form):
 class ResponseForm(Form):
     """A request to `/v1/responses`."""
 
-    EMPTY_IS_A_VALUE: ClassVar = frozenset({"input"})  # An empty text is what the user said.
+    EMPTY_IS_A_VALUE: ClassVar = frozenset({"input"})  # An empty text is the user's actual input.
 
     model: str = ""
     input: str | Annotated[list[ItemForm], Items(MAX_ENTRIES)] | None = None
@@ -204,13 +204,13 @@ class ResponseForm(Form):
         return () if self.tools or has_more_tools(self.pagantic) else ("tool_choice",)
 
     def unused_paths(self) -> Iterator[str]:
-        """Yield the unused paths, namespaces of calls that no tool has, and names of output that no response has."""
+        """Yield the unused paths, namespaces of calls without a tool, and output names that no response has."""
         is_known = self._has_all_namespaces()
         yield from (path for path in super().unused_paths() if not (is_known and path == "input[].namespace"))
         yield from (f"include={name}" for name in self.include or () if name != LOGPROBS)
 
     def _has_all_namespaces(self) -> bool:
-        """Return whether the namespaces of all calls are among the tools."""
+        """Return whether the tools include the namespaces of all calls."""
         namespaces = {tool.name for tool in self.tools or () if tool.type == NAMESPACE}
         items = self.input if isinstance(self.input, list) else ()
         return all(item.namespace in namespaces for item in items if item.namespace)
@@ -220,7 +220,7 @@ class SummaryForm(ResponseForm):
     """A request to `/v1/responses/compact`."""
 
     def unused(self) -> Iterable[str]:
-        """Return the fields that shape a response but no summary."""
+        """Return the fields that shape a response but not a summary."""
         return ("include", "metadata", "store", "stream", "text", "tool_choice", "tools", "top_logprobs")
 
 
@@ -228,7 +228,7 @@ class CountForm(ResponseForm):
     """A request to `/v1/responses/input_tokens`."""
 
     def unused(self) -> Iterable[str]:
-        """Return the fields that are no part of the prompt."""
+        """Return the fields that are not part of the prompt."""
         prompt = ("input", "instructions", "conversation", "previous_response_id", "prompt", "tools", "tool_choice")
         return self.all_except("model", "pagantic", *prompt)
 
@@ -244,7 +244,7 @@ class ConversationUpdateForm(ConversationForm):
     """A request that changes the metadata of a conversation."""
 
     def unused(self) -> Iterable[str]:
-        """Return the items, which are added by themselves."""
+        """Return the items, because items are added by a separate request."""
         return ("items",)
 
 

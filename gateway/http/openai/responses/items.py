@@ -13,14 +13,14 @@ from pagantic.common.v1 import message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic_common.domain.images import image_of
 
-# The fields of a message that each kind of item shows, by the beginning of the item's id.
+# Maps the prefix of an item's id to the message fields that an item of this kind shows.
 _FIELDS: Mapping[str, tuple[Literal["content", "parts", "reasoning", "tool_calls"], ...]] = {
     "msg": ("content", "parts"),
     "fco": ("content",),
     "rs": ("reasoning",),
     "fc": ("tool_calls",),
 }
-INPUT = "_in"  # follows the id of a response in the ids of its input, which differ from those of its output
+INPUT = "_in"  # Follows a response's id in the ids of its input items, which differ from the ids of its output.
 _ROLES = {
     message_pb2.ROLE_SYSTEM: "system",
     message_pb2.ROLE_USER: "user",
@@ -45,7 +45,7 @@ class Item(AnswerShape):
 
 
 def output_items(response: execution_pb2.SystemResponse, status: str) -> list[Item]:
-    """Return the items of a response, whose message gets this status."""
+    """Return the items of a response. Its message gets the given status."""
     owner = response.request_id
     items: list[Item] = []
     if response.reasoning:
@@ -126,7 +126,7 @@ def position_of(item_id: str, owner: str) -> int | None:
 
 
 def without_item(message: message_pb2.Message, item_id: str) -> message_pb2.Message:
-    """Return a message without one of its items. A message without any item is `removed`."""
+    """Return a message without one of its items. A message that has no items left is `removed`."""
     rest = message_pb2.Message()
     rest.CopyFrom(message)
     fields = _FIELDS[item_id.partition("_")[0]]
@@ -175,5 +175,5 @@ def _items_of(message: message_pb2.Message, name: str) -> Iterator[Item]:
 
 
 def _ending_of(call: message_pb2.ToolCall) -> str:
-    """Return the end of the id of a call's item. It is not a number, which would change if another call is deleted."""
+    """Return the suffix of the id for a call's item. A number would change if another call was deleted."""
     return f"_{sha256(call.id.encode()).hexdigest()[:8]}"

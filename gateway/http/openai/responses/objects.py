@@ -55,7 +55,7 @@ _CANCELLED = (error_pb2.ERROR_CODE_CANCELLED_SIGNAL, error_pb2.ERROR_CODE_CANCEL
 
 
 class FunctionAsSent(BaseModel):
-    """A function as the client sent it. Without parameters, they are those of the request for the orchestrator."""
+    """A function as the client sent it. Missing parameters are in the request for the orchestrator."""
 
     name: str
     namespace: str
@@ -106,7 +106,7 @@ class ResponseUsage(AnswerShape):
 
 
 class ResponseFailure(AnswerShape):
-    """The reason that a response has no answer. The message begins with the code of the taxonomy."""
+    """The reason that a response has no answer. The message begins with the system's error code."""
 
     code: str
     message: str
@@ -137,8 +137,8 @@ class ResponseHead:
 
     Attributes:
         request: The request in its form for the orchestrator.
-        echo: The parts of the client's request that the response repeats and for which the orchestrator's request has
-            no field.
+        echo: The parts of the client's request that the response repeats but that the orchestrator's request has
+            no field for.
         ignored: Fields of the request that have no effect.
     """
 
@@ -152,7 +152,7 @@ class ResponseHead:
         return ID_PREFIX + self.request.request_id
 
     def as_named(self, item: Item) -> Item:
-        """Return an item. A call of a function in a namespace gets the names of both as they were sent."""
+        """Return an item. A call of a function in a namespace gets both names as the client sent them."""
         sent = self._as_sent("functions").get(item.get("name", ""), {})
         if item["type"] == "function_call" and sent.get("namespace"):
             item["name"], item["namespace"] = sent["name"], sent["namespace"]
@@ -165,15 +165,15 @@ class ResponseHead:
         return running
 
     def begun(self) -> ResponseObject:
-        """Return the response at the beginning of its stream. A response in the background may have to wait."""
+        """Return the response at the beginning of its stream. A background response may have to wait."""
         return self.queued() if self.echo.get("background") else self.running()
 
     def ended(self, response: execution_pb2.SystemResponse, items: Sequence[Item] = ()) -> ResponseObject:
-        """Return the response with its answer, or with the reason that it has none.
+        """Return the response with its answer, or with the reason why the answer is missing.
 
         Args:
         response: The response of the orchestrator.
-        items: The items of the answer, if a stream had them. Otherwise they are those of the whole answer.
+        items: The items of the answer, if a stream had them; otherwise, the items of the whole answer.
         """
         ended, status = self.queued(), status_of(response)
         ended["status"] = status
@@ -213,7 +213,7 @@ class ResponseHead:
         return kept
 
     def _format(self) -> dict[str, Any]:
-        """Return the format as it was sent, or that of a schema in the field `pagantic`."""
+        """Return the format as the client sent it, or the format of a schema in the field `pagantic`."""
         schema_json = self.request.output.schema_json
         sent = self._as_sent("format")
         if not sent and schema_json:
@@ -223,7 +223,7 @@ class ResponseHead:
         return sent or {"type": "text"}
 
     def _tools(self) -> list[dict[str, Any]]:
-        """Return the functions as they were sent, each in its namespace if it has one."""
+        """Return the functions as the client sent them, each in its namespace, if any."""
         functions, namespaces = self._as_sent("functions"), self._as_sent("namespaces")
         groups: dict[str, list[dict[str, Any]]] = {}
         tools: list[dict[str, Any]] = []

@@ -20,12 +20,12 @@ from pagantic_common.domain.errors import InvalidRequest, NotFound
 from pagantic_common.domain.ids import is_id
 from pagantic_common.domain.text.json_text import dump_json
 
-MAX_SOURCES = 256  # responses and messages of conversations that are read for the references of a request
+MAX_SOURCES = 256  # Maximum number of responses and messages of conversations to read for a request's references.
 _REFERENCE = "item_reference"
 _CALL, _OUTPUT = "function_call", "function_call_output"
-_WINDOW = 32  # messages that a walk over items reads at once
+_WINDOW = 32  # Number of messages per read while walking over items.
 _MAX_CALL_PAGES = 10
-# What may follow the id of the owner in the id of an item: the message's position, the number of a call, or both.
+# The possible endings of an item's id after the owner's id: the message's position, the number of a call, or both.
 _ENDINGS = [re.compile(form) for form in ("_[0-9]{1,9}_[0-9a-f]{8}$", "_[0-9]{1,9}$", "$")]
 
 
@@ -37,7 +37,7 @@ async def find_conversation(
     Args:
     client: The client of the caller.
     conversation_id: The id of the conversation.
-    max_messages: The largest number of messages. With 0, as many as fit into a page of the orchestrator.
+    max_messages: The largest number of messages. 0 selects the orchestrator's page limit.
     before: The position before which the page ends. 0 is the end of the conversation.
     """
     unknown = NotFound(f"there is no conversation {conversation_id[:128]!r}")
@@ -51,7 +51,7 @@ async def find_conversation(
 
 
 async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> tuple[int, message_pb2.Message, Item]:
-    """Return an item of a conversation, and its message with the message's position.
+    """Return an item of a conversation, its message, and the message's position.
 
     Raises NotFound if the conversation or the item does not exist.
     """
@@ -70,9 +70,9 @@ async def find_item(client: AsyncClient, conversation_id: str, item_id: str) -> 
 async def walk_items(
     client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
 ) -> AsyncGenerator[tuple[Item, int], None]:
-    """Yield the items of a conversation's messages from `start` to before `end`, or in the opposite order.
+    """Yield the items of a conversation's messages from `start` to before `end`, or in reverse order.
 
-    With each item comes its part of the bytes of its message. At most a page of the orchestrator is held at a time.
+    Each item comes with its share of its message's bytes. At most a page of the orchestrator is held at a time.
     """
     step = 1 if is_ascending else -1
     async with aclosing(_walk_pages(client, conversation_id, start, end, is_ascending=is_ascending)) as pages:
@@ -91,7 +91,7 @@ def _sized_items(page: session_pb2.Session, conversation_id: str, step: int) -> 
 async def _walk_pages(
     client: AsyncClient, conversation_id: str, start: int, end: int, *, is_ascending: bool
 ) -> AsyncGenerator[session_pb2.Session, None]:
-    """Yield a conversation in pages that together have the messages from `start` to before `end`, in either order."""
+    """Yield a conversation in pages that cover the messages from `start` to before `end`, in either order."""
     window = _WINDOW
     while start < end:
         first, last = (start, min(start + window, end)) if is_ascending else (max(start, end - window), end)
@@ -104,14 +104,14 @@ async def _walk_pages(
         elif page.first_position == first:
             yield page
             start = last
-        else:  # The window does not fit into the page: as many messages as came with it do, if they are alike.
+        else:  # The window does not fit into a page. The next window has the size of this page.
             window = max(1, len(page.messages))
 
 
 async def read_messages(
     client: AsyncClient, conversation_id: str, start: int, end: int
 ) -> Sequence[message_pb2.Message]:
-    """Return the messages of a conversation from position `start` to before `end`, in as many calls as needed.
+    """Return the messages of a conversation from `start` to before `end`, in as many calls as needed.
 
     Raises NotFound if the conversation does not exist.
     """
@@ -126,7 +126,7 @@ async def read_messages(
 
 
 async def read_conversation(client: AsyncClient, conversation_id: str) -> list[message_pb2.Message]:
-    """Return all messages of a conversation apart from removed ones.
+    """Return all messages of a conversation except removed messages.
 
     Raises NotFound if the conversation does not exist, or InvalidRequest if its messages do not fit into one call.
     """
@@ -145,7 +145,7 @@ async def read_conversation(client: AsyncClient, conversation_id: str) -> list[m
 
 
 async def find_calls(client: AsyncClient, conversation_id: str, items: Sequence[ItemForm]) -> list[message_pb2.Message]:
-    """Return the messages of a conversation whose calls the items answer, among its newest messages.
+    """Return the messages whose calls the items answer, from a conversation's newest messages.
 
     Raises NotFound if the conversation does not exist.
     """
@@ -168,15 +168,15 @@ def _earlier_calls(items: Sequence[ItemForm]) -> set[str | None]:
 
 
 def has_references(items: Sequence[ItemForm]) -> bool:
-    """Return whether one of the items is a reference to a stored item."""
+    """Return whether any item is a reference to a stored item."""
     return any(item.type == _REFERENCE for item in items)
 
 
 async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], place: str) -> list[ItemForm]:
-    """Return items with the stored items in place of references to them.
+    """Return the items, with stored items in place of references.
 
-    Raises InvalidRequest for a reference to an unknown item, and for references to too many responses and messages, or
-    to items that have more bytes than the orchestrator takes. An item counts as often as it is named.
+    Raises InvalidRequest for a reference to an unknown item, for references to too many responses and messages, and for
+    items with more bytes than the orchestrator accepts. An item counts once for each reference.
     """
     ids = dict.fromkeys(item.id or "" for item in items if item.type == _REFERENCE)
     stored = await _find_stored(client, ids, place)
@@ -197,10 +197,10 @@ async def resolve_references(client: AsyncClient, items: Sequence[ItemForm], pla
 
 
 async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) -> dict[str, Item]:
-    """Return the stored items that have one of these ids, by id. A response that has several of them is read once."""
+    """Return the stored items with these ids, by id. A response that contains several of the items is read once."""
     stored: dict[str, Item] = {}
     size_bytes = 0
-    sources: set[tuple[str, int | None]] = set()  # those that were read
+    sources: set[tuple[str, int | None]] = set()  # The sources that were read.
     for item_id, source in ((name, source) for name in ids for source in _sources_of(name)):
         if item_id in stored or source in sources:
             continue
@@ -217,7 +217,7 @@ async def _find_stored(client: AsyncClient, ids: Collection[str], place: str) ->
 
 
 def _sum_bytes(size_bytes: int, items: Sequence[Item], place: str) -> int:
-    """Add the sizes of stored items to a size. Raises InvalidRequest if the sum is too large for a request."""
+    """Add the sizes of stored items to a total. Raises InvalidRequest if the total is too large for a request."""
     size_bytes += sum(len(dump_json(item).encode(errors="replace")) for item in items)
     if size_bytes > MAX_MESSAGE_BYTES:
         raise InvalidRequest(f"{place} refers to items of more than {MAX_MESSAGE_BYTES} bytes: refer to fewer")
@@ -225,7 +225,7 @@ def _sum_bytes(size_bytes: int, items: Sequence[Item], place: str) -> int:
 
 
 async def _items_of(client: AsyncClient, owner: str, position: int | None) -> list[Item]:
-    """Return the items of a response or, given a position, of a message of a conversation. Empty if it is unknown."""
+    """Return the items of a response or, given a position, of a conversation's message; empty for an unknown owner."""
     if not is_id(owner):
         return []
     try:
@@ -242,9 +242,9 @@ async def _items_of(client: AsyncClient, owner: str, position: int | None) -> li
 
 
 def _sources_of(item_id: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the responses that may have an item, and the conversations with the position of the message in each.
+    """Yield the responses that may contain an item, and the conversations with the position of the item's message.
 
-    Their ids are what comes before the possible endings of the item's id.
+    The owner's id is the part of the item's id before a possible ending.
     """
     _, _, name = item_id.partition("_")
     for ending in _ENDINGS:

@@ -40,7 +40,7 @@ def system_request_of(
     alias: The alias of the model that the form names.
     call_s: Maximum duration of the request, unless the request sets a shorter one.
     earlier: The earlier messages.
-    stored: Whether a session already holds the earlier messages, so that they are not sent again.
+    stored: Whether the earlier messages are already in a session, so that they are not sent again.
     """
     if form.previous_response_id and form.conversation_id:
         raise InvalidRequest("previous_response_id and conversation are both set: send one of them")
@@ -51,7 +51,7 @@ def system_request_of(
         _set_template(request, form.prompt)
     if form.conversation_id:
         request.session_id = form.conversation_id
-        request.mode = execution_pb2.MODE_CHAT  # No other mode keeps a conversation.
+        request.mode = execution_pb2.MODE_CHAT  # Other modes do not keep a conversation.
     if not stored:
         messages = [*earlier, *request.messages]
         request.ClearField("messages")
@@ -74,7 +74,7 @@ def names_of_calls(messages: Sequence[message_pb2.Message]) -> dict[str, str]:
 
 
 def _without_namespaces(form: ResponseForm) -> ResponseForm:
-    """Return the form with plain functions in place of all tools, and calls of them in place of those in namespaces."""
+    """Return the form with plain functions as its only tools. Calls of functions in namespaces become plain calls."""
     functions = _functions_of(form)
     names = {(namespace, function.name): name for name, (namespace, function) in functions.items() if namespace}
     changes: dict[str, Any] = {
@@ -89,9 +89,9 @@ def _without_namespaces(form: ResponseForm) -> ResponseForm:
 
 
 def _functions_of(form: ResponseForm) -> dict[str, tuple[str, ResponseToolForm]]:
-    """Return the functions by the name under which the model is offered each, with the namespace or an empty string.
+    """Return the functions by the names that the model sees, each with its namespace or an empty string.
 
-    The model sees no namespaces: a function keeps its own name, preceded by that of its namespace if it is taken.
+    The model sees no namespaces. If the name of a function is taken, the name of its namespace is put before it.
     """
     given = list(_named_functions(form.tools or (), "tools", ""))
     functions: dict[str, tuple[str, ResponseToolForm]] = {}
@@ -202,14 +202,14 @@ _ADDING: Mapping[str, Callable[[list[dict[str, Any]], ItemForm, str], None]] = M
 
 
 def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the assistant's message to which a call belongs."""
+    """Return the assistant's message that a call belongs to."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     return messages[-1]
 
 
 def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with each reasoning moved into the assistant's message that follows."""
+    """Merge each reasoning message into the assistant's message that follows, and return the messages."""
     joined: list[dict[str, Any]] = []
     for message in messages:
         last = joined[-1] if joined else {}
@@ -222,7 +222,7 @@ def _joined(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _content(content: str | Sequence[ContentPart] | None, where: str) -> str | list[dict[str, Any]]:
-    """Return the content of a message in the form of chats: text, or parts if there is an image."""
+    """Return the content of a message in the form of chats: a text, or parts if the content has an image."""
     if isinstance(content, str) or not any(part.type == _IMAGE for part in content or ()):
         return _text(content, where)
     return [_chat_part(part, f"{where}[{index}]") for index, part in enumerate(content or ())]
@@ -293,7 +293,7 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
     form: The client's form.
     sent: The request for the orchestrator.
     created_s: The time of the request, in seconds.
-    model: The name of the model that answers. An empty name leaves the sent one.
+    model: The name of the model that answers; an empty name selects the name that the client sent.
     """
     echo = form.model_dump(mode="json", by_alias=True, include=set(_REPEATED), exclude_none=True)
     echo |= {name: value for name, value in (form.model_extra or {}).items() if name in _REPEATED_UNREAD}
@@ -309,9 +309,9 @@ def head_of(form: ResponseForm, sent: execution_pb2.SystemRequest, created_s: in
 
 
 def _as_sent(form: ResponseForm) -> dict[str, Any]:
-    """Return the parts of the answer's format and of the tools that the orchestrator's request does not have.
+    """Return the parts of the answer's format and of the tools that the orchestrator's request lacks.
 
-    Schemas are left out, because the request has them and metadata is short.
+    Schemas are omitted, because the request contains them and metadata must be short.
     """
     text_format = form.text.format if form.text is not None else None
     parts: dict[str, Any] = {
@@ -331,7 +331,7 @@ def _function_as_sent(namespace: str, function: ResponseToolForm) -> dict[str, A
     return sent
 
 
-# The parts of the client's request that a response repeats and for which the orchestrator's request has no field.
+# The parts of the client's request that a response repeats but the orchestrator's request has no field for.
 _REPEATED = (
     *("metadata", "previous_response_id", "temperature", "top_p", "top_logprobs", "max_output_tokens"),
     *("reasoning", "tool_choice", "background", "store"),

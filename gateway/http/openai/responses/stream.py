@@ -1,7 +1,7 @@
-"""The stream of `/v1/responses`: purely translates the events of an execution into events of this API.
+"""The stream of `/v1/responses`: pure translation of an execution's events into events of this API.
 
 A sequence number counts the events so far, except that text counts by its characters. A number therefore identifies a
-position in the answer, however the text was split into deltas, and a lost stream resumes after that position.
+position in the answer, regardless of how the text was split into deltas. A lost stream resumes after that position.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ResponseEvents:
         self._after = after
         self._sequence = -1
         self._blocks = Blocks()
-        self._response: execution_pb2.SystemResponse | None = None  # set before the rest of the answer is sent
+        self._response: execution_pb2.SystemResponse | None = None  # Set before the rest of the answer is sent.
 
     def first(self) -> Iterator[Mapping[str, Any]]:
         """Yield the opening events of every stream."""
@@ -82,7 +82,7 @@ class ResponseEvents:
         yield from self._ended_with(response)
 
     def _ended_with(self, response: execution_pb2.SystemResponse) -> Iterator[Mapping[str, Any]]:
-        """Yield the last event. The items of its response are those of the stream, if they have the whole text."""
+        """Yield the last event. Its response has the streamed items if these contain the whole text."""
         calls = {call.id for call in response.tool_calls}
         blocks = [block for block in self._blocks.all if block.kind is not BlockKind.CALL or block.call_id in calls]
         text = "".join(block.text for block in blocks if block.kind is BlockKind.TEXT)
@@ -111,7 +111,7 @@ class ResponseEvents:
 
     def _grown(self, block: Block, text: str) -> Iterator[Mapping[str, Any]]:
         self._sequence += len(text)
-        new = self._sequence - self._after  # the number of characters that the client lacks
+        new = self._sequence - self._after  # The number of new characters.
         if new <= 0:
             return
         fields = {**self._place(block), "delta": text[-new:], "sequence_number": self._sequence}
@@ -146,12 +146,12 @@ class ResponseEvents:
                 status = status_of_item(response)
             return message_item(item_id, block.text, status, self._logprobs_of(block))
         if response is not None and block.call_id not in {call.id for call in response.tool_calls}:
-            status = "incomplete"  # A limit or a stop text cut the call.
+            status = "incomplete"  # A limit or a stop text cut the call short.
         call = message_pb2.ToolCall(id=block.call_id, name=block.name, arguments_json=block.text)
         return self._head.as_named(call_item(item_id, call, status))
 
     def _logprobs_of(self, block: Block) -> list[dict[str, Any]]:
-        """Return the log-probabilities of a text. The orchestrator reports them at the end, for the last text alone."""
+        """Return the log-probabilities of a text. The orchestrator reports them last, and only for the last text."""
         texts = [other for other in self._blocks.all if other.kind is BlockKind.TEXT]
         if self._response is None or not block.text or block is not texts[-1]:
             return []

@@ -25,7 +25,7 @@ _SCHEME = re.compile("(unix|unix-abstract|dns|ipv4|ipv6|xds|vsock):|.*/")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The address to connect to, host:port, and the credentials. Credentials of None select plain text."""
+    """The address to connect to, host:port, and the credentials. None as credentials selects plain text."""
 
     address: str
     credentials: grpc.ChannelCredentials | None = None
@@ -81,9 +81,9 @@ def _host_and_port(url: str, default_port: int) -> str:
 
 
 def _check_port(address: str) -> None:
-    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH needs no port.
+    """Raise InvalidRequest for a host without a port, because gRPC would use port 443. unix:PATH does not need a port.
 
-    gRPC reads an IPv6 address without brackets as a host without a port, whatever it ends with.
+    gRPC reads an IPv6 address without brackets as a host without a port, whatever its ending.
     """
     if _SCHEME.match(address) is not None:
         return

@@ -20,7 +20,7 @@ from pagantic_common.telemetry.logging import get_logger
 from pagantic_common.telemetry.metrics import add_gauge
 from pagantic_common.telemetry.names import TLS_CERTIFICATE_EXPIRY
 
-MAX_AUTHORITIES_BYTES = 1024 * 1024  # four times the size of all public authorities
+MAX_AUTHORITIES_BYTES = 1024 * 1024  # Four times the size of all public authorities.
 CERT_FILE, KEY_FILE, CA_FILE = "TLS_CERT_FILE", "TLS_KEY_FILE", "TLS_CA_FILE"
 
 log = get_logger(__name__)
@@ -31,10 +31,10 @@ class Certificates:
     """The certificate presented by one side of a connection, and its trusted authorities, all in PEM.
 
     Attributes:
-        chain: The certificate, and the certificates between it and the authority.
+        chain: The certificate, and the intermediate certificates up to the authority.
         key: The private key of the certificate.
         authorities: Certificates of the trusted authorities.
-        expires_at: When the certificate expires, in seconds since 1970.
+        expires_at: The time at which the certificate expires, in seconds since 1970.
     """
 
     chain: bytes
@@ -88,7 +88,7 @@ class CertificateFiles:
 
 
 def parse_certificates(chain: bytes, key: bytes, authorities: bytes) -> Certificates:
-    """Return certificates that belong together. Raises InvalidRequest, without quoting them, if they do not."""
+    """Return certificates that belong together. Raises InvalidRequest, without quoting them, if they do not match."""
     own = _parse_chain(chain, CERT_FILE)[0]
     _parse_chain(authorities, CA_FILE)
     try:
@@ -102,7 +102,7 @@ def parse_certificates(chain: bytes, key: bytes, authorities: bytes) -> Certific
 
 @lru_cache(maxsize=1024)
 def expiry_of(certificate: bytes) -> float:
-    """Return when a certificate in PEM expires, in seconds since 1970."""
+    """Return the time at which a certificate in PEM expires, in seconds since 1970."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
@@ -123,8 +123,8 @@ def server_credentials(files: CertificateFiles, *, requires_certificate: bool) -
 
     Args:
         files: The certificates of the server.
-        requires_certificate: Whether callers must present a certificate from the authorities. If not, no certificate is
-            requested.
+        requires_certificate: Whether callers must present a certificate from the authorities. Otherwise, no certificate
+            is requested.
     """
     add_gauge(TLS_CERTIFICATE_EXPIRY, "when the certificate expires, seconds since 1970", _expiry_of(files))
     shown = files.current()

@@ -1,4 +1,4 @@
-"""A channel that renews its certificates while calls run. gRPC renews certificates only for servers."""
+"""A channel that renews its certificates while calls run, because gRPC itself renews only server certificates."""
 
 from __future__ import annotations
 

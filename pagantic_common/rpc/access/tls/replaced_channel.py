@@ -1,11 +1,11 @@
 """A channel that another channel can replace while calls run.
 
-A replacement helps after a host name had no address for a while. gRPC looks such a name up again only after a wait that
-grows to two minutes. Only a new channel starts without the wait.
+A replacement helps after a host name temporarily had no address. gRPC repeats the lookup only after a wait that grows
+to two minutes, and only a new channel starts without the wait.
 
 A replacement also lets new replicas of a service receive calls, because a connected channel does not look its name up.
 A server could close old connections instead, but some clients would lose their running calls: grpc-js with keepalive
-takes a closing connection for a lost connection.
+mistakes a closing connection for a lost connection.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def name_in(address: str) -> str:
 class ReplacedChannel(grpc.aio.Channel):
     """A channel that can be reopened while calls run. Not thread-safe: use it from a single event loop.
 
-    New calls use the new channel as soon as it is connected, at the latest after CONNECT_S, or at once if the old
-    channel is not connected. Earlier calls end on the old channel, which is closed after the last of them.
+    New calls use the new channel as soon as it is connected, at the latest after CONNECT_S, or immediately if the old
+    channel is not connected. Earlier calls end on the old channel, which is closed after its last call.
 
     Args:
         open_one: Opens a channel.
@@ -98,7 +98,7 @@ class ReplacedChannel(grpc.aio.Channel):
         self._next_by_s = by_s
 
     def _begin_age(self) -> float:
-        """Return when a channel that is opened now is old. Chance spreads the replacements of many callers."""
+        """Return the time at which a new channel becomes old. Random ages spread the replacements of many callers."""
         if not self._name:
             return math.inf
         return time.monotonic() + MAX_AGE_S * random.uniform(0.9, 1.1)  # noqa: S311 - nothing secret
@@ -210,12 +210,12 @@ class ReplacedChannel(grpc.aio.Channel):
 
 
 class _Method:
-    """A method of a service. Each call uses the channel that is current at that time."""
+    """A method of a service. Each call uses the channel that is then current."""
 
     def __init__(
         self, channel: ReplacedChannel, kind: str, path: str, making: tuple[tuple[Any, ...], dict[str, Any]]
     ) -> None:
-        self._method = path.encode()  # `is_retried` finds the path here, as in gRPC's own methods
+        self._method = path.encode()  # `is_retried` finds the path here, as in gRPC's own methods.
         self._channel = channel
         self._kind = kind
         self._path = path
@@ -239,7 +239,7 @@ async def _wait_for_address(name: str) -> None:
     while True:
         try:
             await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):  # UnicodeError: the text cannot be a host name
+        except (OSError, UnicodeError):  # UnicodeError means that the text cannot be a host name.
             await asyncio.sleep(LOOK_S)
         else:
             return

@@ -14,7 +14,7 @@ from pagantic_common.rpc.access.tenant_tokens import read_tenant_tokens
 from pagantic_common.settings import InnerSettings, Tls
 from pagantic_common.telemetry.logging import get_logger
 
-OPERATOR = "operator"  # commands that call services directly
+OPERATOR = "operator"  # Commands that call services directly.
 CALLERS = MappingProxyType(
     {
         "inference": ("orchestrator", "constraint", "context", "rerank"),

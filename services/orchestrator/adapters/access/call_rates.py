@@ -1,4 +1,4 @@
-"""Limits how many calls a tenant and a key may make per time window, as counted by this orchestrator."""
+"""Limits the number of calls per tenant and per key in a time window, as counted by this orchestrator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagantic_common.domain.calls.principal import Principal
 from pagantic_common.domain.errors import ErrorCode, Overloaded
 
 MIN_RETRY_S = 0.05
-STORAGES = 256  # the number is large because every hit scans its whole storage for expired entries
+STORAGES = 256  # Every hit scans its whole storage for expired entries, so many small storages are faster.
 
 
 class CallRates:

@@ -1,4 +1,4 @@
-"""Policies in Cedar (https://www.cedarpolicy.com), from a file that is read again when it changes."""
+"""Cedar policies (https://www.cedarpolicy.com) from a file, which is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class _Policies:
 
 
 class CedarPolicy(Policy):
-    """Cedar policies from a file, which permit a request if a policy permits it and no policy forbids it.
+    """Cedar policies from a file. A request is permitted if at least one policy permits it and no policy forbids it.
 
     A tenant is a `Tenant::"name"`; a resource is a `Model`, `Tool` (with `safety`) or `Collection`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise InvalidRequest if the file is unusable. If it later becomes unusable, the previous policies stay."""
+        """Raise InvalidRequest if the file is unusable. If it becomes unusable later, the previous policies stay."""
         self._file = WatchedFile(path, POLICY_FILE, _parse, MAX_FILE_BYTES)
 
     def find_denial(self, tenant: str, action: Action, resource: Resource) -> str:

@@ -23,11 +23,11 @@ log = get_logger(__name__)
 
 
 def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
-    """Return a function that returns the operator's keys by id, or no keys if no path is given.
+    """Return a function that returns the operator's keys by id; no keys if no path is given.
 
     Each line of the file is a key. These keys bootstrap a new system and serve as a last resort.
-    The file is read again when it changes, so that an old and a new key can both be valid during a rotation. Removing
-    a line revokes its key. Raises InvalidRequest if the file cannot be read or has no key.
+    The file is reloaded when it changes, so the old and the new key can both be valid during a rotation. Removing a
+    line revokes its key. Raises InvalidRequest if the file cannot be read or has no key.
     """
     if path is None:
         return dict
@@ -40,7 +40,7 @@ def read_admin_keys(path: Path | None) -> Callable[[], Mapping[str, StoredKey]]:
 
 
 def read_audit_key(path: Path | None) -> bytes:
-    """Return the secret that keys the hashes of the audit log, or empty bytes if no path is given.
+    """Return the secret that keys the hashes of the audit log; empty bytes if no path is given.
 
     The file is read only once, because a chain has one key. Raises InvalidRequest if the file is unusable.
     """
@@ -60,10 +60,10 @@ def tenant_credentials(path: Path | None) -> Credentials:
 
 
 def prefix_secret(path: Path | None) -> bytes:
-    """Return the secret that keys the names of prompt prefixes, or empty bytes if no path is given.
+    """Return the secret that keys the names of prompt prefixes; empty bytes if no path is given.
 
-    The secret is derived from the file of the signing key, so orchestrators with the same signing key share the
-    secret. Raises InvalidRequest if the file cannot be read.
+    The secret is derived from the signing key, so orchestrators with the same signing key share the secret. Raises
+    InvalidRequest if the file cannot be read.
     """
     if path is None:
         return b""

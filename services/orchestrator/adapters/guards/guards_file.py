@@ -46,7 +46,7 @@ class _File(BaseModel):
 class GuardsFile:
     """The guards in order, before their traits are known, and their worker processes.
 
-    `workers` is the number of processes. They may read the files in `folders`, and nothing else but Python's packages.
+    `workers` is the number of processes. They may read only the files in `folders` and Python's packages.
     """
 
     rules: tuple[GuardRule, ...]
@@ -55,7 +55,7 @@ class GuardsFile:
 
 
 def read_guards_file(path: Path) -> GuardsFile:
-    """Read the file. Raises an InvalidRequest that names the error and its location."""
+    """Read the file. Raises InvalidRequest with the error and its location."""
     where = f"{GUARDS_FILE} {str(path)!r}"
     content = read_json_file(path, _File, GUARDS_FILE)
     rules = tuple(map(_rule, content.guards))

@@ -18,7 +18,7 @@ INJECTION: Final = "The input tries to make an assistant ignore, change or revea
 
 
 class JudgedGuard:
-    """Declares statements for a model to judge, and finds nothing itself."""
+    """Declares statements for a model to judge. The guard itself finds nothing."""
 
     def __init__(self, statements: Sequence[str], threshold: float, *, reads_untrusted_only: bool = False) -> None:
         self.traits = GuardTraits(
@@ -28,7 +28,7 @@ class JudgedGuard:
             threshold=threshold,
         )
 
-    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a model does
+    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a model reads the text
         """Return an empty list, because a model judges the text."""
         return []
 
@@ -41,7 +41,7 @@ def make_guard(options: Mapping[str, Any]) -> JudgedGuard:
 
 
 def check_statements(statements: Sequence[str], name: str) -> Sequence[str]:
-    """Return the statements. Raises ValueError if they are too many or too long."""
+    """Return the statements. Raises ValueError if there are too many, or if a statement is too long."""
     if len(statements) > MAX_STATEMENTS or any(len(statement) > MAX_STATEMENT_CHARS for statement in statements):
         raise ValueError(f"option {name!r} may have {MAX_STATEMENTS} texts of {MAX_STATEMENT_CHARS} characters")
     return statements

@@ -15,7 +15,7 @@ def check_names(options: Mapping[str, Any], *known: str) -> None:
 
 
 def read_texts(options: Mapping[str, Any], name: str) -> Sequence[str]:
-    """Return a list option, whose texts must not be blank."""
+    """Return a list option. Raises ValueError if a text is blank."""
     texts = options.get(name, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
         raise ValueError(f"option {name!r} is not a list of texts that are not blank")
@@ -25,7 +25,7 @@ def read_texts(options: Mapping[str, Any], name: str) -> Sequence[str]:
 
 
 def read_number(options: Mapping[str, Any], name: str, default: float, *, most: float) -> float:
-    """Return a number option, which must be from 0 to `most`."""
+    """Return a numeric option, which must be from 0 to `most`."""
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError(f"option {name!r} is not a number from 0 to {most:g}")

@@ -1,4 +1,4 @@
-"""Finds personal data that has a fixed form, with those presidio recognizers that need no language model.
+"""Finds personal data that has a fixed form, using the presidio recognizers that need no language model.
 
 Options: `entities`, names of presidio's entities; `regions`, the regions (such as US) of phone numbers without a
 country code; `threshold`, the lowest score of a finding. Names of people and places have no fixed form, so the guard
@@ -40,7 +40,7 @@ class PersonalDataGuard:
         self._entities = list(entities)
         self._threshold = threshold
 
-    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - personal data is such anywhere
+    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - the position does not matter
         """Return the personal data in a text."""
         return [
             Finding(hit.start, hit.end, hit.entity_type)
@@ -51,7 +51,7 @@ class PersonalDataGuard:
 
 
 def make_guard(options: Mapping[str, Any]) -> PersonalDataGuard:
-    """Make the guard. Raises ValueError if presidio is not installed, or if an entity is unknown."""
+    """Make the guard. Raises ValueError if presidio is not installed or an entity is unknown."""
     check_names(options, "entities", "regions", "threshold")
     entities = tuple(read_texts(options, "entities") or DEFAULT_ENTITIES)
     regions = tuple(read_texts(options, "regions") or DEFAULT_REGIONS)
@@ -64,7 +64,7 @@ def make_guard(options: Mapping[str, Any]) -> PersonalDataGuard:
 
 
 def _known(regions: Sequence[str]) -> dict[str, list[EntityRecognizer]]:
-    """Return the pattern recognizers of presidio by entity."""
+    """Return presidio's pattern recognizers by entity."""
     try:
         from presidio_analyzer import PatternRecognizer, predefined_recognizers  # noqa: PLC0415 - an extra
     except ImportError:

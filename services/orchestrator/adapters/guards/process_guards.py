@@ -21,11 +21,11 @@ from services.orchestrator.ports.guards import GuardRunner, Guards
 
 MEMORY_MIB = 512
 QUEUE_CAPACITY = 256
-SLACK_S = 1.0  # the rule's own limit ends the wait first, and the process is killed later
+SLACK_S = 1.0  # The rule's own timeout fires first; the process is killed later.
 
 
 class ProcessGuards(GuardRunner):
-    """Runs the plug-ins, each of which is loaded in every worker process."""
+    """Runs the plug-ins. Every worker process loads all of them."""
 
     def __init__(self, workers: ProcessWorkers, processes: int) -> None:
         self._workers = workers
@@ -53,7 +53,7 @@ class ProcessGuards(GuardRunner):
 
 @asynccontextmanager
 async def open_guards(path: Path | None) -> AsyncIterator[Guards | None]:
-    """Yield the guards in a file, or None if no path is given. Raises InvalidRequest if a guard cannot work."""
+    """Yield the guards in a file; None if no path is given. Raises InvalidRequest if a guard is unusable."""
     if path is None:
         yield None
         return
@@ -85,6 +85,6 @@ def _check(rule: GuardRule) -> None:
 
 
 def _last_line(error: WorkFailed) -> str:
-    """Return only the type of an unexpected error, because its message may quote a text."""
+    """Return only the type of an unexpected error, because its message may quote a checked text."""
     last = str(error).strip().rpartition("\n")[2]
     return last.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Finds API keys, tokens, passwords in addresses, and private keys.
+"""Finds API keys, tokens, passwords in URLs, and private keys.
 
 It uses the patterns of detect-secrets and three additional patterns.
 
@@ -59,7 +59,7 @@ class SecretsGuard:
             if issubclass(kind, RegexBasedDetector) and kind is not PrivateKeyDetector and name not in _LEFT_OUT
         ]
 
-    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a secret is one anywhere
+    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - the position does not matter
         """Return the secrets in a text."""
         findings = [*self._known(text), *_private_keys(text), *_others(text)]
         return [

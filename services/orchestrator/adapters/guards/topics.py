@@ -14,7 +14,7 @@ from pagantic_common.guards.plugin import MAX_WINDOW, Finding, Guard, GuardTrait
 from services.orchestrator.adapters.guards.judge import JudgedGuard, check_statements
 from services.orchestrator.adapters.guards.options import check_names, read_number, read_texts
 
-MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # a match is longer if several blanks separate the words of a phrase
+MAX_WORD_CHARS: Final = MAX_WINDOW // 4  # A match is longer if several blanks separate the words.
 
 
 class WordsGuard:
@@ -26,7 +26,7 @@ class WordsGuard:
         self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)", re.IGNORECASE)
         self.traits = GuardTraits(window=3 * len(phrases[0]) + 1)
 
-    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - a word is one anywhere
+    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - the position does not matter
         """Return the configured words that occur in a text."""
         return [Finding(match.start(), match.end(), "TOPIC") for match in self._pattern.finditer(text)]
 

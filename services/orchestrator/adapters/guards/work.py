@@ -1,4 +1,4 @@
-"""Finds the packages of guards, and runs guards inside a worker process, which caches the guards that it creates."""
+"""Finds the packages of guards, and runs guards inside a worker process, which caches the guards."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from services.orchestrator.core.guards.rules import GuardRule
 
 
 def package_folders(rules: Iterable[GuardRule]) -> Iterator[str]:
-    """Yield the folders in which the packages of guards are found, without importing them.
+    """Yield the folders that contain the packages of guards, without importing the packages.
 
-    A worker may read installed packages anyway, and the package of this module, but no package that is being developed.
+    A worker may read installed packages and this module's package anyway, but not a package under development.
     """
     plugins = {rule.plugin for rule in rules}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
@@ -33,8 +33,8 @@ def package_folders(rules: Iterable[GuardRule]) -> Iterator[str]:
             yield from (str(Path(place).parent) for place in places)
 
 
-# The metadata of the package cannot name these, since their modules have other names in a checkout than where the wheel
-# is installed. They come after the guards of other packages, which cannot take their names.
+# The package metadata cannot name these guards, because a checkout and an installed wheel name their modules
+# differently. They come after the guards of other packages, which cannot take their names.
 _BUILT_IN = [
     EntryPoint(name, f"{__package__}.{module}:make_guard", ENTRY_POINT_GROUP)
     for name, module in (
@@ -73,7 +73,7 @@ def _guard(plugin: str, options_json: str) -> Guard:
         guard: Guard = make(json.loads(options_json))
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"does not take its options: {error}") from None
-    except PermissionError as error:  # a worker reads nothing but packages and the folders of the guards file
+    except PermissionError as error:  # A worker may read only packages and the guards file's folders.
         raise InvalidRequest(f"cannot read {error.filename!r}: name its folder in `folders` of the file") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a package may raise anything
         raise InvalidRequest(f"cannot be loaded: {type(error).__name__}: {error}") from None

@@ -1,4 +1,4 @@
-"""Resolves the addresses of a service's replicas from an address in one of gRPC's forms."""
+"""Resolves a gRPC address to the addresses of a service's replicas."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ServiceAddress:
     listed: tuple[str, ...] = ()
 
     async def resolve(self) -> tuple[str, ...]:
-        """Return the replicas' current addresses, sorted and in gRPC's form. Raises OSError if DNS has no address.
+        """Return the replicas' current addresses, sorted and in gRPC's form. Raises OSError if DNS returns no address.
 
-        If replicas have addresses of both families, only the family that DNS returns first is used.
+        If the replicas have both IPv4 and IPv6 addresses, only the family that DNS returns first is used.
         """
         if self.listed:
             return self.listed
@@ -39,7 +39,7 @@ class ServiceAddress:
 def parse_address(address: str) -> ServiceAddress | None:
     """Parse an address such as `dns:///host:port` or `ipv4:one:port,other:port` into the addresses of replicas.
 
-    Returns None for any other form, because such an address names a single replica.
+    Returns None for any other form, because that address names a single replica.
     """
     for scheme in _LISTS:
         if address.startswith(scheme):

@@ -48,7 +48,7 @@ OpenedResponses: TypeAlias = AbstractAsyncContextManager[AsyncIterator[inference
 # Maximum number of labels in one call of Score.
 MAX_LABELS = 8192
 COUNT_TIMEOUT_S = 10.0
-COUNT_ANSWER_S = 3.0  # after this time, the call goes to another replica
+COUNT_ANSWER_S = 3.0  # Beyond this time, another replica is asked.
 
 
 class GrpcInference:
@@ -104,7 +104,7 @@ class GrpcInference:
         return read_answer(self._calls.responses(infer_request(command, hints)), note_window, self._max_answer_bytes)
 
     def sample(self, command: Sample, hints: Hints) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-        """Yield the prompt's usage, then each candidate with its usage as the candidate ends, then the total usage."""
+        """Yield the prompt's usage, then each ended candidate with its usage, then the total usage."""
         note_window = partial(self._windows.__setitem__, hints.model)
         return read_candidates(
             self._calls.responses(sample_request(command, hints)), note_window, self._max_answer_bytes
@@ -116,7 +116,7 @@ class GrpcInference:
         return Scores(tuple(score.logprob for score in reply.scores), usage_from_proto(reply.usage))
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:
-        """Score all questions. If there are many labels, several calls share the prefix cache."""
+        """Score all questions. Several calls share the prefix cache if there are many labels."""
         replies = [
             await self._peer.call_unary(self._stub.Score, request) for request in decide_requests(command, hints)
         ]
@@ -138,7 +138,7 @@ class GrpcInference:
 
 
 def decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2.ScoreRequest]:
-    """Return the requests that together cover all questions, with at most `MAX_LABELS` labels each."""
+    """Return requests that together cover all questions, each with at most `MAX_LABELS` labels."""
     chat = _chat(command.messages)
     requests: list[inference_service_pb2.ScoreRequest] = []
     labels = MAX_LABELS
@@ -152,7 +152,7 @@ def decide_requests(command: Decide, hints: Hints) -> list[inference_service_pb2
 
 
 def score_request(command: Infer, hints: Hints, continuations: Sequence[str]) -> inference_service_pb2.ScoreRequest:
-    """Return the request that scores several possible prefixes of an answer."""
+    """Return the request that scores the possible prefixes of an answer."""
     chat = _chat(command.messages, command.tools)
     return inference_service_pb2.ScoreRequest(model=hints.model, chat=chat, continuations=continuations)
 
@@ -191,7 +191,7 @@ def _chat(messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> 
 
 
 def _plain_request(hints: Hints, engine_text: str, seed: int | None) -> inference_service_pb2.InferRequest:
-    """Return a request that has no prompt yet."""
+    """Return a request without a prompt."""
     request = inference_service_pb2.InferRequest(
         model=hints.model,
         sampling=_sampling(hints, seed),
@@ -219,8 +219,8 @@ def _sampling(hints: Hints, seed: int | None) -> generation_pb2.Sampling:
 class _Answer:
     """The output of one candidate so far, limited to `max_bytes`.
 
-    Output beyond the limit sets `is_cut`. Later pieces are dropped too, because a short piece that still fits would
-    follow a gap.
+    Output beyond the limit sets `is_cut`. Later pieces are dropped even if they would fit, because they would follow a
+    gap.
     """
 
     max_bytes: int
@@ -254,7 +254,7 @@ class _Answer:
         return _Answer(self.max_bytes, model=self.model, seed=self.seed)
 
     def add(self, delta: inference_service_pb2.CandidateDelta) -> InferenceDelta:
-        """Add the next piece, cut to the space left. A piece with log-probabilities is added whole or not at all."""
+        """Add the next piece, cut to the remaining space. A piece with log-probabilities is added whole or dropped."""
         content, reasoning = delta.content, delta.reasoning
         logprobs = [logprob_from_proto(logprob) for logprob in delta.logprobs]
         self.call_size += sum(byte_size(call.arguments_json) for call in delta.tool_calls)
@@ -276,7 +276,7 @@ class _Answer:
         return InferenceDelta(content, reasoning, self.usage, self.model, self.seed, calls)
 
     def finish(self, end: inference_service_pb2.CandidateEnd) -> None:
-        """Store the end of the candidate with its tool calls, because an engine need not have streamed the calls."""
+        """Store the end of the candidate with its tool calls, because some engines do not stream the calls."""
         self.end = end
         self.call_size = sum(byte_size(call.arguments_json) for call in end.tool_calls)
         self.is_cut = self.is_cut or self.size + self.call_size > self.max_bytes
@@ -303,7 +303,7 @@ class _Answer:
 
 
 def _beginning(text: str, max_bytes: int) -> str:
-    """Return the longest prefix of a text that fits and has only whole characters."""
+    """Return the longest prefix of a text that fits and does not split a character."""
     if max_bytes <= 0:
         return ""
     return text.encode()[:max_bytes].decode(errors="ignore")
@@ -314,7 +314,7 @@ async def read_answer(
 ) -> AsyncGenerator[InferenceDelta | InferenceOutput, None]:
     """Yield the text of the only candidate, then the whole output.
 
-    Calls `note_window` with the model's context window. An answer that exceeds `max_bytes` is stopped there.
+    Calls `note_window` with the model's context window. An answer is stopped when it exceeds `max_bytes`.
     Raises Internal (INFERENCE_MALFORMED_RESPONSE) if the stream ends early.
     """
     answer = _Answer(max_bytes)
@@ -340,9 +340,9 @@ async def read_answer(
 async def read_candidates(
     opened: OpenedResponses, note_window: Callable[[int], None], max_bytes: int = MAX_ANSWER_BYTES
 ) -> AsyncGenerator[CandidateOutput | TokenUsage, None]:
-    """Yield the prompt's usage, then each candidate with its usage as the candidate ends, then the total usage.
+    """Yield the prompt's usage, then each ended candidate with its usage, then the total usage.
 
-    The excess of a candidate that exceeds `max_bytes` is dropped, because a single candidate cannot be stopped.
+    A candidate's output beyond `max_bytes` is dropped, because a single candidate cannot be stopped.
     Raises Internal (INFERENCE_MALFORMED_RESPONSE) if the stream ends early.
     """
     answers: dict[int, _Answer] = {}

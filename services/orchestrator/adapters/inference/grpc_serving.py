@@ -19,7 +19,7 @@ from services.orchestrator.app.failures import error_from
 from services.orchestrator.ports.serving import ReplicaChange, ReplicaLoad, ReplicaReport, ServedModel
 
 ANSWER_S = 3.0
-CHANGE_S = 600.0  # loading a large model takes a long time
+CHANGE_S = 600.0  # Loading a large model takes a long time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class InferenceService:
 
 
 class _Reached:
-    """A replica that can be called, or a whole service in place of its only replica."""
+    """A replica that can be called, or a whole service if its replicas are unknown."""
 
     def __init__(self, address: str, peer: Peer, channel: grpc.aio.Channel) -> None:
         self.address = address
@@ -61,7 +61,7 @@ class GrpcServing:
         }
 
     async def list_replicas(self) -> Sequence[ReplicaReport]:
-        """Return the reports of all replicas, which are asked concurrently."""
+        """Return the reports of all replicas, which are queried concurrently."""
         requests = [
             self._report_of(address, reached) for address in self._services for reached in self._replicas_of(address)
         ]
@@ -93,7 +93,7 @@ class GrpcServing:
     def _replicas_of(self, address: str) -> list[_Reached]:
         service = self._services[address]
         replicas = service.replicas.all if service.replicas is not None else []
-        if not replicas:  # also true before the first look-up
+        if not replicas:  # The list is also empty before the first look-up.
             return [_Reached(address, self._peers[address], service.channel)]
         return [_Reached(replica.address, replica.peer, replica.channel) for replica in replicas]
 

@@ -47,7 +47,7 @@ class PooledInference:
     async def list_models(self) -> Sequence[ModelInfo]:
         """Return the reachable models by alias, the default service's models first.
 
-        The models of a pool that does not answer are omitted. An error of the default service is raised.
+        The models of an unreachable pool are omitted. An error of the default service is raised.
         """
         others = {id(service): service for service in self._pools.values() if service is not self._default}
         listed, *rest = await asyncio.gather(
@@ -71,7 +71,7 @@ class PooledInference:
         return self._of(hints.model).sample(command, hints)
 
     async def score(self, command: Infer, hints: Hints, continuations: Sequence[str]) -> Scores:
-        """Score with the service of the model."""
+        """Score each text against the query with the service that runs the model."""
         return await self._of(hints.model).score(command, hints, continuations)
 
     async def decide(self, command: Decide, hints: Hints) -> QuestionScores:

@@ -24,7 +24,7 @@ RESOLVE_TIMEOUT_S = 5.0
 INTERVAL_S = 0.25
 REWATCH_S = 1.0
 RETRY_MUTE_S = 30.0
-LEAVE_S = 3600.0  # longest time that running calls keep open the channel to a removed replica
+LEAVE_S = 3600.0  # maximum time that running calls keep a removed replica's channel open
 
 log = get_logger(__name__)
 
@@ -38,11 +38,11 @@ class Replica:
         self.stub: inference_service_pb2_grpc.InferenceServiceAsyncStub = (
             inference_service_pb2_grpc.InferenceServiceStub(channel)
         )
-        # A call goes to another replica at once, instead of waiting for this replica.
+        # A rejected call goes to another replica at once instead of waiting for this replica.
         self.peer = Peer("inference", channel, patience_s=0.0, credentials=credentials)
         self.watch: asyncio.Task[None] | None = None
-        self.is_away = True  # until the first report
-        self.is_leaving = False  # whether the end of the replica was announced
+        self.is_away = True  # No report has arrived yet.
+        self.is_leaving = False  # set once the replica announces its end
 
 
 class ReplicaSet:
@@ -95,13 +95,13 @@ class ReplicaSet:
 
     @property
     def has_choice(self) -> bool:
-        """Whether there are at least two replicas."""
+        """Whether there are two or more replicas."""
         return len(self._replicas) > 1
 
     def choose(self, prefixes: PromptPrefixes, avoided: Collection[str]) -> tuple[Replica, Call] | None:
-        """Return a replica and a call that must be passed to `end`.
+        """Return a replica, and a call that the caller must pass to `end`.
 
-        Returns None if every replica is avoided or does not answer.
+        Returns None if every replica is avoided or unreachable.
         """
         away = {address for address, replica in self._replicas.items() if replica.is_away}
         call = self._known.choose(prefixes, time.monotonic(), away.union(avoided))
@@ -141,7 +141,7 @@ class ReplicaSet:
                 log.info("a replica of the inference service is watched", address=address)
 
     def _leave(self, replica: Replica) -> None:
-        """Stop watching a replica. Its running calls may still finish."""
+        """Stop watching a replica, but let its running calls finish."""
         replica.is_leaving = True
         if replica.watch is not None:
             replica.watch.cancel()

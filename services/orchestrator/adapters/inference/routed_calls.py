@@ -1,4 +1,4 @@
-"""Sends calls of Infer first to the replica that is likely to answer soonest, then to the next, then to any replica.
+"""Routes calls of Infer to the replica that is likely to answer soonest, then to the next, then to any replica.
 
 The part of an answer that the caller already has is recorded, so that another replica can continue the answer.
 """
@@ -23,8 +23,8 @@ from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefi
 from services.orchestrator.core.routing.replicas import Call
 
 BUSY_RETRY_S = 2.0
-MAX_SURPRISES = 1  # maximum number of unannounced losses after which an answer continues
-MAX_LINES = 64  # beyond this number, empty queues are removed, because callers may name any model
+MAX_SURPRISES = 1  # maximum number of unannounced losses that an answer survives
+MAX_LINES = 64  # Empty queues beyond this number are removed, because callers may name any model.
 
 Response: TypeAlias = inference_service_pb2.InferResponse
 Responses: TypeAlias = AsyncGenerator[inference_service_pb2.InferResponse, None]
@@ -37,7 +37,7 @@ rerouted_calls = make_counter(
 class PartialOutput:
     """The tokens and the text of an answer that the caller already has.
 
-    A replica that continues the answer repeats that text, and `take` removes the repetition. Answers with several
+    A replica that continues the answer repeats this text, and `take` removes the repetition. Answers with several
     candidates, log-probabilities or tool calls cannot be continued.
     """
 
@@ -50,7 +50,7 @@ class PartialOutput:
         self._reasoning = _Once()
 
     def take(self, response: inference_service_pb2.InferResponse) -> inference_service_pb2.InferResponse:
-        """Record a response and return it without the text already sent."""
+        """Record a response, and return it without the text that the caller already has."""
         match response.WhichOneof("event"):
             case "started":
                 self._request.sampling.seed = response.started.seed
@@ -65,7 +65,7 @@ class PartialOutput:
         return response
 
     def rest(self) -> inference_service_pb2.InferRequest | None:
-        """Return the request for the rest of the answer, or None if the answer cannot be continued."""
+        """Return the request for the remaining answer, or None if the answer cannot be continued."""
         has_said = self._content.size or self._reasoning.size
         if not self._may_continue or (has_said and not self._tokens):
             return None
@@ -77,7 +77,7 @@ class PartialOutput:
 
 
 class _Once:
-    """A text that arrives in pieces, and that may be repeated from its start."""
+    """A text that arrives in pieces and may restart from its beginning."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -87,7 +87,7 @@ class _Once:
         self._position = 0
 
     def take(self, piece: str) -> str:
-        """Return the part of the next piece that is new."""
+        """Return the new part of the next piece."""
         overlap = max(0, self.size - self._position)
         self._position += len(piece)
         self.size = max(self.size, self._position)
@@ -108,7 +108,7 @@ class RoutedCalls:
     Args:
         peer: The service behind one channel, which waits while the service starts.
         stub: The stub of the same channel.
-        busy_patience_s: Longest time that a call waits for capacity in the service.
+        busy_patience_s: Maximum time that a call waits for capacity in the service.
         replicas: The replicas; if None, the channel chooses a replica.
     """
 
@@ -129,7 +129,7 @@ class RoutedCalls:
     async def responses(self, request: inference_service_pb2.InferRequest) -> AsyncIterator[AsyncIterator[Response]]:
         """Call Infer and yield its responses. While the service is full, the call queues for at most `busy_patience_s`.
 
-        If a replica is lost during an answer, another replica continues the answer if possible. No text is repeated.
+        If a replica is lost during an answer, another replica continues the answer if possible, without repeating text.
         """
         line = self._line_of(request.model)
         place = Place(line, ErrorCode.INFERENCE_OVERLOADED, self._busy_patience_s)
@@ -146,7 +146,7 @@ class RoutedCalls:
             place.leave()
 
     def _line_of(self, model: str) -> WaitingLine:
-        """Return the queue of a model and tenant. Calls that wait in one queue do not block the other queues."""
+        """Return the queue of a model and tenant. A call blocks only the calls in its own queue."""
         if len(self._lines) >= MAX_LINES:
             self._lines = {place: line for place, line in self._lines.items() if line}
         return self._lines.setdefault((model, current_principal().tenant), WaitingLine())
@@ -213,7 +213,7 @@ class RoutedCalls:
 
 
 async def _until_lost(said: PartialOutput, responses: Responses, losses: list[Unavailable]) -> Responses:
-    """Stream the responses without the text already sent. If the replica is lost, append the error to `losses`."""
+    """Stream the responses without the text already sent. If the replica is lost, append its error to `losses`."""
     try:
         async with aclosing(responses):
             async for response in responses:
@@ -271,7 +271,7 @@ def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -
     """Return the prefixes of a request's prompt, and add them to the request."""
     parts = [request.text.encode()]
     if request.HasField("chat"):
-        # The tools come first, as in most templates, so that an added turn leaves the bytes before it unchanged.
+        # The tools come first, as in most templates, so that an additional turn leaves the preceding bytes unchanged.
         tools = (tool.SerializeToString(deterministic=True) for tool in request.chat.tools)
         parts = [*tools, *(_bytes_of(message) for message in request.chat.messages)]
     owner = f"{current_principal().tenant}\n{request.model}".encode()
@@ -283,11 +283,11 @@ def _name_prefixes(request: inference_service_pb2.InferRequest, secret: bytes) -
 
 
 def _bytes_of(message: message_pb2.Message) -> bytes:
-    """Encode a message with its text first and without a length, so that messages with a common prefix share bytes."""
+    """Encode a message without a length and with its text first, so that messages with a common prefix share bytes."""
     others = message_pb2.Message()
     others.CopyFrom(message)
     others.ClearField("content")
     for part in others.parts:
-        if part.HasField("image"):  # the bytes of an image would outweigh all text
+        if part.HasField("image"):  # The bytes of an image would outweigh all text.
             part.image.data = sha256(part.image.data).digest()
     return message.role.to_bytes(1, "big") + message.content.encode() + others.SerializeToString(deterministic=True)

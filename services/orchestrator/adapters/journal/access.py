@@ -31,10 +31,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Turns:
-    """A thread that does one piece of work after another, in turns by tenant.
+    """A thread that runs work items one at a time, alternating between tenants.
 
-    The thread itself takes the next piece, so that it never waits for a busy event loop. The running calls bound the
-    number of pieces that wait.
+    The thread itself takes the next item, so that it never waits for a busy event loop. The number of queued items is
+    bounded by the number of running calls.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,7 +43,7 @@ class Turns:
         self._waiting: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
 
     def submit(self, tenant: str, work: Callable[[], ResultT]) -> Future[ResultT]:
-        """Do work in the tenant's turn. A piece that is cancelled before its turn is left out."""
+        """Queue a work item of a tenant. An item that is cancelled before it starts does not run."""
         future: Future[ResultT] = Future()
         with self._lock:
             self._waiting.setdefault(tenant, deque()).append((future, work))
@@ -55,14 +55,14 @@ class Turns:
             tenant, pieces = self._waiting.popitem(last=False)
             future, work = pieces.popleft()
             if pieces:
-                self._waiting[tenant] = pieces  # The other tenants come first.
+                self._waiting[tenant] = pieces  # This tenant moves to the end of the queue.
         if not future.set_running_or_notify_cancel():
             return
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - the caller gets it, as from an executor
+        except BaseException as error:  # noqa: BLE001 - the future passes it to the caller
             future.set_exception(error)
-            del future, work  # The traceback refers to this frame, and would keep itself and the work in memory.
+            del future, work  # The traceback refers to this frame, which would keep the error and the work in memory.
         else:
             future.set_result(result)
 
@@ -96,11 +96,11 @@ class JournalAccess(Changes):
         return self._clock.now().timestamp()
 
     async def _commit(self, work: Work, *, changed: Sequence[str] = ()) -> Any:
-        """Run work that changes the topics in `changed`, and return the result after the commit."""
+        """Run work that changes the topics in `changed`, and return its result after the commit."""
         return await self._group.submit(work, changed=changed)
 
     async def _read(self, tenant: str, work: Callable[[Connection], ResultT]) -> ResultT:
-        """Read the rows of a tenant, or of all tenants for EVERY_TENANT. Tenants take turns."""
+        """Read the rows of a tenant, or of all tenants for EVERY_TENANT. Reads alternate between tenants."""
         return await asyncio.wrap_future(self._reading.submit(tenant, lambda: self._read_now(work, tenant)))
 
     def _read_now(self, work: Callable[[Connection], ResultT], tenant: str = EVERY_TENANT) -> ResultT:

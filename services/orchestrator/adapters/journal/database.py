@@ -13,7 +13,7 @@ from services.orchestrator.ports.journal import Durability
 
 NAME = "the journal"
 POOL_SIZE = 8  # writer, reader, keys, budgets, audit reader, heartbeats, purge and messages
-EVERY_TENANT = "*"  # row-level security shows all rows to such a transaction
+EVERY_TENANT = "*"  # Row-level security shows all rows to this tenant.
 
 
 def check_url(url: str) -> URL:
@@ -33,7 +33,7 @@ def open_engine(url: URL, durability: Durability) -> Engine:
 
 
 def check_options(db: Connection) -> None:
-    """Raise PreconditionFailed if the options of a PostgreSQL connection did not reach the server."""
+    """Raise PreconditionFailed if the server did not receive the options of a PostgreSQL connection."""
     if db.dialect.name != "postgresql":
         return
     if db.execute(text("SELECT current_setting('pagantic.tenant', true)")).scalar() != EVERY_TENANT:

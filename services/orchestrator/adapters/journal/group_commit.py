@@ -2,8 +2,8 @@
 
 Invariants:
     1. The writes of one caller are stored in order, or fail.
-    2. When a write of an execution fails, its later writes fail too: nothing is stored after a gap.
-    3. Work that fails alone is rolled back alone.
+    2. If a write of an execution fails, its later writes fail too: nothing is stored after a gap.
+    3. If one work item fails, only that item is rolled back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GroupCommit:
 
     Attributes:
         failure: Reason that the last transaction failed; empty if it succeeded.
-        is_fenced: Whether another process may be this owner, so that nothing is written.
+        is_fenced: Whether another process may be this owner. If so, nothing is written.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class GroupCommit:
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        failed_writes.add(0)  # starts the counter at 0, because a rate would miss a failure that starts it
+        failed_writes.add(0)  # Start the counter at 0, because a rate would miss the first failure.
 
     def submit(self, work: Work, *, can_wait: bool = False, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Queue work for the next transaction, and return a future that resolves after the commit.
 
-        With `can_wait`, the work does not start a transaction at once.
-        `changed` names the changed topics of work other than writes and admissions.
+        With `can_wait`, the work does not start a transaction immediately.
+        `changed` names the topics changed by work other than writes and admissions.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -107,7 +107,7 @@ class GroupCommit:
             self._writer = None
 
     async def _outcomes_of(self, works: Sequence[Work]) -> list[Any]:
-        """Write a group on the thread, and return the result or the exception of each piece of work."""
+        """Write a group on the thread, and return the result or the exception of each work item."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         try:
@@ -142,13 +142,13 @@ class GroupCommit:
             _settle(write.done, error)
 
     def _write_group(self, works: Sequence[Work]) -> list[Any]:
-        """Run all work in one transaction. Return each result, or the exception of work that was rolled back alone."""
+        """Run all work in one transaction. Return each result, or the exception that rolled a single item back."""
         if self.is_fenced:
             raise Unavailable(
                 "another process may run under the name of this orchestrator: nothing is written", retry_after_s=1.0
             )
         with self._engine.connect() as db:
-            self._lock.hold_if_doubtful()  # If the lock raises an error, the whole group fails at once.
+            self._lock.hold_if_doubtful()  # An error of the lock fails the whole group at once.
             try:
                 with db.begin():
                     return self._write_together(db, works)
@@ -156,12 +156,12 @@ class GroupCommit:
                 does_not_answer = translate_error(error) is not error
                 if does_not_answer and not is_conflict(error):
                     raise
-            with db.begin():  # one by one, to find the failing work
-                self._lock.hold_if_doubtful()  # The connection may have been reopened, and the lock lost.
+            with db.begin():  # Run the items one by one, to find the failing item.
+                self._lock.hold_if_doubtful()  # The connection may have been reopened, which loses the lock.
                 return self._write_each(db, works)
 
     def _write_together(self, db: Connection, works: Sequence[Work]) -> list[Any]:
-        """Write the admissions first, then the writes, each kind in a few statements, and then all other work."""
+        """Write the admissions first, then the writes, each kind in a few statements, and finally all other work."""
         self._admit_together(db, [work for work in works if isinstance(work, NewExecution)])
         if writes := [work for work in works if isinstance(work, Write)]:
             self._writes.write_all(db, writes)
@@ -204,11 +204,11 @@ class GroupCommit:
 
 
 class _NotTogetherError(Exception):
-    """Raised if a group's admissions must be written separately, because one of them may have to be rejected."""
+    """Raised if a group's admissions must be written separately, because some may have to be rejected."""
 
 
 def _call(work: Work, db: Connection) -> Any:
-    """Call the work if it is a function. Admissions and writes have already been executed."""
+    """Call the work if it is a function. Admissions and writes have already run."""
     if isinstance(work, NewExecution | Write):
         return None
     return work(db)
@@ -229,7 +229,7 @@ def _is_of(work: Work, key: ExecutionKey) -> bool:
 
 
 def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
-    if done.done():  # the caller was cancelled
+    if done.done():  # The caller was cancelled.
         return
     if isinstance(outcome, Exception):
         done.set_exception(outcome)

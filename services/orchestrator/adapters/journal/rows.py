@@ -1,15 +1,15 @@
-"""Helpers for rows of the journal's tables: conditions, decoding, bounded reads and the bytes that rows hold.
+"""Helpers for the journal's rows: conditions, decoding, bounded reads and size accounting.
 
-Every row of content counts ROW_BYTES and the bytes of its sealed columns before encryption. The row of an execution or
-a session keeps the count of all its rows:
+The size of a content row is ROW_BYTES plus the bytes of its sealed columns before encryption. The row of an execution
+or a session keeps the total of all its rows:
 
     executions.entry_bytes   its entries
     executions.stored_bytes  its own row, with the response and the last error once it has ended, and its events,
-                             approvals and kept request
+                             waits, signals and kept request
     sessions.stored_bytes    its own row, and its messages, values and summary
 
-Every statement that changes such a row changes the count in the same transaction. A deleted row takes its count along,
-so a tenant's bytes are the sum over its executions and sessions.
+Every statement that changes a content row updates the total in the same transaction. Deleting an execution or a
+session deletes its total, so a tenant's bytes are the sum over its executions and sessions.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ def among(table: Table, keys: Sequence[ExecutionKey] | Sequence[SessionKey]) -> 
 
 
 def content_bytes(db: Connection, table: Table, which: ColumnElement[bool]) -> int:
-    """Return the bytes that rows of content count. Their content is read, because sealing changes its size."""
+    """Return the size of content rows in bytes. Reads their content, because sealing changes the size."""
     columns = [column for column in table.c if isinstance(column.type, SealedBytes | SealedText)]
     rows = db.execute(select(*columns).where(which))
     return sum(ROW_BYTES + sum(map(content_size, row)) for row in rows)
 
 
 def hold(db: Connection, table: Table, which: ColumnElement[bool]) -> bool:
-    """Hold off other changes of an execution or a session until the transaction ends; return whether it exists."""
+    """Block other changes of an execution or a session until the transaction ends; return whether it exists."""
     return db.execute(select(table.c.stored_bytes).where(which).with_for_update()).first() is not None
 
 
 def add_bytes(db: Connection, table: Table, which: ColumnElement[bool], size: int) -> None:
-    """Add to the count of an execution or of a session."""
+    """Add to the stored size of an execution or a session."""
     db.execute(update(table).where(which).values(stored_bytes=table.c.stored_bytes + size))
 
 
@@ -113,7 +113,7 @@ def _kept_of(db: Connection, key: ExecutionKey) -> KeptRequest | None:
 
 
 def record_of(db: Connection, row: RowMapping) -> ExecutionRecord:
-    """Return the record in a row that has the columns of RECORD."""
+    """Return the record in a row with the columns of RECORD."""
     return ExecutionRecord(
         request_id=row["request_id"],
         session_id=row["session_id"],
@@ -143,7 +143,7 @@ def _failure_of(db: Connection, row: RowMapping) -> Failure | None:
 
 
 def stored_message(db: Connection, key: SessionKey, position: int, stored: bytes) -> Message:
-    """Return the message at a position of a conversation, as it is stored."""
+    """Return the message at a position of a conversation in its stored form."""
     return message_of(opened(db, messages.c.message, stored, *key, position))
 
 
@@ -158,10 +158,10 @@ def moment_of(seconds: float) -> datetime:
 
 
 def read_within(db: Connection, found: Select[Any], limit: int, max_bytes: int) -> tuple[list[Row[Any]], bool]:
-    """Return the first rows within the limits, and whether more rows exist. No further rows are read.
+    """Return the first rows within the limits, and whether more rows exist. Reads no further rows.
 
-    At least one row is returned, even if it exceeds the limits. `max_bytes` counts the content of each row's first
-    column, which is a sealed column.
+    At least one row is returned, even if it exceeds the limits. `max_bytes` limits the total content of the first
+    column, which is sealed.
     """
     page: list[Row[Any]] = []
     left_bytes = max_bytes
@@ -185,7 +185,7 @@ def token_of(*names: str) -> str:
 
 
 def read_token(token: str, count: int | None) -> list[str]:
-    """Return the names in a page token, `count` of them or, if it is None, at least one.
+    """Return the names in a page token: exactly `count` names, or at least one if `count` is None.
 
     Raises InvalidRequest if the token is invalid.
     """

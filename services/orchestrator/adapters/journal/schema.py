@@ -47,21 +47,21 @@ executions = Table(
     Column("response", SealedBytes("executions.response")),
     # 0 while an orchestrator runs the execution, 1 if it was interrupted, and 2 if it is parked.
     Column("interrupted", Integer, nullable=False, server_default="0"),
-    Column("interrupted_at", Double),  # A parked execution has the time of its parking here.
+    Column("interrupted_at", Double),  # For a parked execution, the time at which it was parked.
     Column("wakes_at", Double),
     Column("parked_s", Double, nullable=False, server_default="0"),
     Column("owner", Text, nullable=False, server_default=""),
     Column("cancel_requested", Integer, nullable=False, server_default="0"),
     Column("after_sequence", Integer, nullable=False, server_default="0"),
     Column("background", Integer, nullable=False, server_default="0"),
-    # The content of the execution in all tables, in bytes before encryption, without its entries; see rows.py.
+    # Size of the execution's content in all tables, in bytes before encryption, without its entries; see rows.py.
     Column("stored_bytes", BigInteger, nullable=False, server_default="0"),
-    # The content of the execution's entries, which most executions lose when they end.
+    # Size of the execution's entries. Most executions lose their entries when they end.
     Column("entry_bytes", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("tenant", "request_id"),
     Index("executions_by_tenant", "tenant", "ordinal"),
     Index("executions_by_session", "tenant", "session_id", "ordinal"),
-    # The sum of a tenant's bytes reads this index alone: the rows have whole responses.
+    # A tenant's total is computed from this index alone, because the rows contain whole responses.
     Index("executions_by_size", "tenant", "stored_bytes", "entry_bytes"),
     # The index is partial, because few executions are live at a time.
     Index("executions_live", "owner", sqlite_where=text("response IS NULL"), postgresql_where=text("response IS NULL")),
@@ -111,7 +111,7 @@ sessions = Table(
     Column("session_id", Text, primary_key=True),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
-    # The content of the conversation in all tables, in bytes before encryption; see rows.py.
+    # Size of the conversation's content in all tables, in bytes before encryption; see rows.py.
     Column("stored_bytes", BigInteger, nullable=False, server_default="0"),
     Index("sessions_by_use", "updated_at", "tenant", "session_id"),
     Index("sessions_by_tenant", "tenant", "updated_at", "session_id"),
@@ -151,22 +151,38 @@ turns = Table(
     Index("turns_by_execution", "tenant", "request_id"),
     sqlite_with_rowid=False,
 )
-approvals = Table(
+# The names refer to the first kind of wait, so that earlier versions can share the database.
+waits = Table(
     "approvals",
     TABLES,
     Column("tenant", Text, primary_key=True),
     Column("request_id", Text, primary_key=True),
-    Column("tool_call_id", Text, primary_key=True),
-    Column("requested_at", Double, nullable=False),
+    Column("tool_call_id", Text, primary_key=True, key="wait_id"),
+    Column("requested_at", Double, nullable=False, key="began_at"),
     Column("is_open", Integer, nullable=False),
-    Column("approval", SealedBytes("approvals.approval"), nullable=False),
+    Column("approval", SealedBytes("approvals.approval"), nullable=False, key="wait"),
+    Column("kind", Text, nullable=False, server_default="APPROVAL"),
+    Column("name", Text, nullable=False, server_default=""),  # the signal that ends the wait
     Index(
         "approvals_open",
         "tenant",
-        "requested_at",
+        "began_at",
         sqlite_where=text("is_open = 1"),
         postgresql_where=text("is_open = 1"),
     ),
+    sqlite_with_rowid=False,
+)
+signals = Table(
+    "signals",
+    TABLES,
+    Column("tenant", Text, primary_key=True),
+    Column("request_id", Text, primary_key=True),
+    Column("signal_id", Text, primary_key=True),
+    Column("ordinal", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("is_kept", Integer, nullable=False),
+    Column("signal", SealedBytes("signals.signal"), nullable=False),
     sqlite_with_rowid=False,
 )
 owners = Table(
@@ -248,7 +264,7 @@ SCHEMA = migration.Schema(
 
 
 def migrate(connection: Connection) -> None:
-    """Migrate a database to this version's tables in the connection's transaction. Not safe for concurrent threads.
+    """Migrate a database to this version's tables in the connection's transaction. Not thread-safe.
 
     Raises PreconditionFailed if the database has a later version, or has foreign tables with the same names.
     """

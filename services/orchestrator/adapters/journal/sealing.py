@@ -1,7 +1,7 @@
 """Encrypts requests and answers in the journal, so that a copy of the database does not reveal them.
 
 A value is encrypted for its row: the names of its table and column and the key of the row are authenticated, so a
-value that is moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP). It derives
+value moved to another row, tenant or column cannot be decrypted. The cipher is XAES-256-GCM (C2SP). It derives
 a key from the first half of a random nonce of 192 bits, and encrypts with that key and the second half. Up to
 SHARED_VALUES successive values share the first half, because deriving takes longer than encrypting. A key of the
 journal may encrypt any number of values.
@@ -31,12 +31,12 @@ from pagantic_common.rpc.access.watched_file import WatchedFile
 
 JOURNAL_KEY_FILE = "JOURNAL_KEY_FILE"
 KEY_BYTES, ID_BYTES, TAG_BYTES = 32, 4, 16
-COLUMN_MARK, MARK = b"\xff\xffP1", b"\xff\xffP2"  # no proto and no JSON text starts with these bytes
+COLUMN_MARK, MARK = b"\xff\xffP1", b"\xff\xffP2"  # No proto and no JSON text starts with these bytes.
 NONCE_BYTES = {COLUMN_MARK: 12, MARK: 24}
 TEXT_MARK = "\x01P1"
-HALF = 12  # bytes of a half of a nonce
+HALF = 12  # bytes in half of a nonce
 SHARED_VALUES = 2**20  # NIST SP 800-38D allows a key 2**32 random nonces.
-DERIVED_KEYS = 256  # A reader keeps this many keys.
+DERIVED_KEYS = 256  # maximum number of derived keys that a reader keeps
 ValueT = TypeVar("ValueT", bytes, str)
 
 
@@ -52,7 +52,7 @@ class JournalKey:
         self._first_half, self._left = b"", 0
 
     def make_nonce(self) -> bytes:
-        """Return a nonce of 24 bytes. Its second half is random, and its first half too, once for SHARED_VALUES."""
+        """Return a random nonce of 24 bytes. Up to SHARED_VALUES successive nonces share the first half."""
         if self._left <= 0:
             self._first_half, self._left = os.urandom(HALF), SHARED_VALUES
         self._left -= 1
@@ -63,11 +63,11 @@ class JournalKey:
         return self._derived(nonce[:HALF]).encrypt(nonce[HALF:], data, place)
 
     def decrypt(self, data: bytes, place: bytes, nonce: bytes) -> bytes:
-        """Decrypt what `encrypt` returned. Raises InvalidTag if data, place or nonce differ."""
+        """Decrypt the output of `encrypt`. Raises InvalidTag if the data, the place or the nonce differs."""
         return self._derived(nonce[:HALF]).decrypt(nonce[HALF:], data, place)
 
     def decrypt_of_column(self, data: bytes, column: bytes, nonce: bytes) -> bytes:
-        """Decrypt a value of an earlier version. Raises InvalidTag if data, column or nonce differ."""
+        """Decrypt a value of an earlier version. Raises InvalidTag if the data, the column or the nonce differs."""
         return self._gcm.decrypt(nonce, data, column)
 
     def _derive(self, first_half: bytes) -> AESGCM:
@@ -82,10 +82,10 @@ Keys = Mapping[bytes, JournalKey]  # Each name is a prefix of the key's hash; th
 
 
 class Sealing:
-    """Encrypts and decrypts values. Without keys, values stay plain.
+    """Encrypts and decrypts values. Without keys, values stay in plain text.
 
-    Plain values and those of earlier versions are read unless `is_strict` is set, which raises PreconditionFailed for
-    them: whoever can write to the database may have put them there.
+    Plain values and values of earlier versions can be read unless `is_strict` is set. With `is_strict`, they raise
+    PreconditionFailed, because anyone with write access to the database may have inserted them.
     """
 
     def __init__(self, keys: Callable[[], Keys] = dict, *, is_strict: bool = False) -> None:
@@ -107,7 +107,7 @@ class Sealing:
         return MARK + key_id + nonce + key.encrypt(data, _place_of(column, row), nonce)
 
     def open(self, data: bytes, column: str, *row: str | int) -> bytes:
-        """Return the decrypted data. Raises PreconditionFailed if its key is missing, or it was changed or moved."""
+        """Return the decrypted data. Raises PreconditionFailed if its key is missing, or if it was changed or moved."""
         mark, key_id = data[: len(MARK)], data[len(MARK) : len(MARK) + ID_BYTES]
         if mark != MARK and self._is_strict:
             raise PreconditionFailed("content of the journal is not encrypted for its row (JOURNAL_KEY_STRICT)")
@@ -127,7 +127,7 @@ class Sealing:
 
 
 class SealedBytes(TypeDecorator[bytes]):
-    """The type of a column of bytes, named "table.column", whose values `sealed` encrypts and `opened` decrypts."""
+    """The type of a column of bytes, named "table.column". `sealed` encrypts its values, and `opened` decrypts them."""
 
     impl = LargeBinary
     cache_ok = True
@@ -149,7 +149,7 @@ class SealedText(TypeDecorator[str]):
 
 
 def sealed(db: Connection, column: Column[Any], value: ValueT, *row: str | int) -> ValueT:
-    """Return a value as it is stored in a sealed column of the row with this key."""
+    """Return a value in the form stored in a sealed column of the row with this key."""
     sealing, name = sealing_of(db.dialect), _name_of(column)
     if isinstance(value, bytes):
         return sealing.seal(value, name, *row)
@@ -186,7 +186,7 @@ def _name_of(column: Column[Any]) -> str:
 
 
 def _place_of(column: str, row: Sequence[str | int]) -> bytes:
-    """Return the authenticated name of a value: its column and the key of its row, whose parts have no NUL."""
+    """Return the authenticated name of a value: its column and its row's key, whose parts contain no NUL."""
     return "\0".join([column, *map(str, row)]).encode()
 
 
@@ -201,7 +201,7 @@ def _bytes_of(text: str) -> bytes:
 
 def set_sealing(dialect: Dialect, sealing: Sealing) -> None:
     """Set the keys that a dialect uses for its encrypted columns."""
-    dialect.sealing = sealing  # type: ignore[attr-defined]  # types of columns are given nothing else of an engine
+    dialect.sealing = sealing  # type: ignore[attr-defined]  # column types can access only the dialect
 
 
 def sealing_of(dialect: Dialect) -> Sealing:
@@ -213,8 +213,8 @@ def read_journal_keys(path: Path | None, *, is_strict: bool = False) -> Sealing:
     """Return the sealing with the keys in a file, or a sealing without keys if no path is given.
 
     Each line is a base64 key. The first key encrypts, and every key decrypts. With `is_strict`, only values that are
-    encrypted for their row are read.
-    The file is read again when it changes. Raises InvalidRequest if the file is unusable.
+    encrypted for their row are accepted.
+    The file is reloaded when it changes. Raises InvalidRequest if the file is unusable.
     """
     if path is None:
         return _PLAIN

@@ -30,16 +30,16 @@ from services.orchestrator.adapters.journal.identity.keys import SqlKeys
 from services.orchestrator.adapters.journal.identity.usage import SqlUsage
 from services.orchestrator.adapters.journal.schema import migrate
 from services.orchestrator.adapters.journal.sealing import Sealing, set_sealing
-from services.orchestrator.adapters.journal.stores.approvals import SqlApprovals
 from services.orchestrator.adapters.journal.stores.conversations import SqlConversations
 from services.orchestrator.adapters.journal.stores.executions import SqlExecutions
 from services.orchestrator.adapters.journal.stores.ownership import SqlOwnership
 from services.orchestrator.adapters.journal.stores.storage import SqlStorage
+from services.orchestrator.adapters.journal.stores.waits import SqlWaits
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.adapters.journal.upkeep.purge import Purger
 from services.orchestrator.ports.journal import Durability
 
-_PARTS = ("", "-wal", "-shm")  # the files of a SQLite database
+_PARTS = ("", "-wal", "-shm")  # file suffixes of a SQLite database
 _OPENING = Lock()  # Alembic has one context per process, and a new SQLite file can switch to WAL only once
 
 
@@ -49,7 +49,7 @@ class SqlJournal(
     SqlConversations,
     SqlUsage,
     SqlStorage,
-    SqlApprovals,
+    SqlWaits,
     SqlKeys,
     SqlBudgets,
     SqlAudit,
@@ -85,11 +85,11 @@ class SqlJournal(
 
     @property
     def is_served(self) -> bool:
-        """Whether the database is on a server, which may start later than this process."""
+        """Whether the database runs on a server, which may start later than this process."""
         return self._dialect.name == "postgresql"
 
     async def open(self) -> None:
-        """Connect and bring the tables up to date.
+        """Connect and migrate the tables.
 
         Raises Unavailable if the database cannot be reached, or PreconditionFailed if another process is this owner.
         """
@@ -107,7 +107,7 @@ class SqlJournal(
         self._is_open = True
 
     async def close(self) -> None:
-        """Write the queued work and disconnect. Other owners stop waiting for this owner's heartbeat."""
+        """Write the queued work and disconnect. Other owners stop waiting for this owner's heartbeats."""
         if not self._is_open:
             return
         self._is_open = False
@@ -141,7 +141,7 @@ class SqlJournal(
 
 
 class JournalSpace:
-    """Measures the space of the journal: asks the file system about a SQLite file, or caches a server's last size."""
+    """Measures the journal's size: asks the file system about a SQLite file, or caches a server's last answer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -164,7 +164,7 @@ class JournalSpace:
         return float(shutil.disk_usage(self._path.parent).free)
 
     def ask(self) -> None:
-        """Ask the server for the size of its database. This call blocks."""
+        """Query the server for the size of its database. This call blocks."""
         if self._path is None:
             with self._engine.execution_options(**READING).connect() as db:
                 self._server_bytes = float(db.execute(text("SELECT pg_database_size(current_database())")).scalar_one())

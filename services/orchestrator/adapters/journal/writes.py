@@ -1,7 +1,7 @@
 """The writer's statements, which are synchronous and use one connection. Payloads are the protos that clients receive.
 
 A write names its owner, and fails if another owner has taken over the execution. A journal entry is stored as a JSON
-document of its kind and value, in a form that does not depend on class names.
+document with its kind and value, independent of class names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pagantic_common.codec.errors import failure_to_proto
 from pagantic_common.codec.fields import encode_optional
 from pagantic_common.codec.messages import message_to_proto
-from pagantic_common.domain.errors import Aborted, Conflict, InvalidRequest
+from pagantic_common.domain.errors import Aborted, Conflict, ErrorCode, InvalidRequest, PreconditionFailed
 from pagantic_common.domain.messages import Message
 from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal import schema as tables
@@ -30,6 +30,7 @@ from services.orchestrator.adapters.journal.rows import (
     IS_INTERRUPTED,
     IS_LIVE,
     IS_PARKED,
+    PARKED,
     add_bytes,
     content_bytes,
     get_record,
@@ -48,8 +49,8 @@ from services.orchestrator.core.model.plan import path_of_step
 from services.orchestrator.core.turn.ending import Failed
 from services.orchestrator.ports.journal import ExecutionRecord, UsageTotal, Write
 
-# The names are stored: a class may be renamed, but its name here must stay. A form that an older reader would misread
-# gets a name with a version ("Prepared.2"), and the old name keeps its reader. The tests keep a journal per release.
+# These names are stored: a class may be renamed, but its name here must stay. A form that older readers would misread
+# gets a versioned name ("Prepared.2"), and the old name keeps its reader. The tests keep a journal per release.
 KINDS: Mapping[str, type[Any]] = MappingProxyType(
     {
         "Admitted": Admitted,
@@ -64,7 +65,8 @@ CHILD = "ChildAnswer"
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in KINDS.items()}
 _executions, _turns, _sessions = tables.executions, tables.turns, tables.sessions
-SAME_MOMENT_S = 1e-6  # stored times are rounded to microseconds
+MAX_NAMED_WAITS = 5
+SAME_MOMENT_S = 1e-6  # Stored times are rounded to microseconds.
 _MOVING = ("state", "entered_at", "attempt", "total_steps", "last_step", "last_error", "response")
 _SUMS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "cost_usd")
 
@@ -74,7 +76,7 @@ class UnreadableEntryError(ValueError):
 
 
 def entry_to_json(entry: Entry) -> bytes:
-    """Encode an entry. An answer that a child received includes its path and the number of its run.
+    """Encode an entry. An answer that a child received includes the child's path and the number of its run.
 
     Messages of the stored conversation are replaced by their positions, because otherwise each turn would store the
     whole conversation again.
@@ -89,7 +91,7 @@ def entry_to_json(entry: Entry) -> bytes:
 
 
 def referred_positions(entry: Entry) -> range:
-    """Return the positions in the stored conversation to which an entry refers instead of keeping the messages."""
+    """Return the positions of the stored messages to which an entry refers instead of containing them."""
     if isinstance(entry, Prepared):
         return range(entry.history_start, entry.history_end)
     return range(0)
@@ -103,7 +105,7 @@ def with_history(entry: Entry, referred: Sequence[Message]) -> Entry:
 
 
 def upcast(document: list[Any]) -> list[Any]:
-    """Return the document of an entry in today's form. Earlier versions had the name of a step in place of a path."""
+    """Return the document of an entry in the current form. Earlier versions stored a step's name in place of a path."""
     kind, value, *child = document
     if kind in ("CallBegan", "CallEnded"):
         step = value.pop("step", "")
@@ -123,7 +125,7 @@ def entry_from_json(document: bytes) -> Entry:
             entry: Any = ChildAnswer(str(path), int(number), _ADAPTERS[kind].validate_python(value))
         else:
             entry = _ADAPTERS[kind].validate_python(value)
-    except ValidationError as error:  # pydantic's message contains the values, which may be private
+    except ValidationError as error:  # pydantic's message contains values, which may be private.
         where = error.errors(include_input=False, include_url=False)[0]
         raise UnreadableEntryError(f"an entry of {kind} cannot be read: {where['loc']}: {where['msg']}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -150,7 +152,7 @@ class CompiledStatement:
     """A statement that every request runs, compiled once and passed directly to the driver.
 
     For the eight statements per request, `Connection.execute` takes about ten times as long, and `exec_driver_sql`
-    twice as long. Sealed columns are encrypted here, for the row that the parameters in `key` name.
+    twice as long. Sealed columns are encrypted here, for the row named by the parameters in `key`.
     """
 
     def __init__(self, statement: Any, dialect: Dialect, *key: str) -> None:
@@ -191,12 +193,12 @@ class CompiledStatement:
 
 
 class Writes:
-    """The write statements of one owner. Each method receives the connection."""
+    """Write statements of one owner. Each method takes the connection."""
 
     def __init__(self, owner: str, dialect: Dialect, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._owner = owner
-        self.interrupted_turn_s = 0.0  # how long an interrupted execution keeps its turn
+        self.interrupted_turn_s = 0.0  # time that an interrupted execution keeps its turn
         self._insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect.name]
         executions: Any = self._insert(_executions)
         totals: Any = self._insert(tables.usage_totals)
@@ -253,11 +255,12 @@ class Writes:
         if stored is None:
             return None
         self._take_turn_now(db, admission)
-        events, approvals = tables.events, tables.approvals
+        events = tables.events
         last = db.execute(select(func.max(events.c.sequence)).where(of_execution(events, key))).scalar_one() or 0
         freed_bytes = content_size(stored.response) + content_size(stored.last_error)
-        freed_bytes += content_bytes(db, approvals, of_execution(approvals, key))
-        for table in (tables.entries, approvals):
+        for table in (tables.waits, tables.signals):
+            freed_bytes += content_bytes(db, table, of_execution(table, key))
+        for table in (tables.entries, tables.waits, tables.signals):
             db.execute(delete(table).where(of_execution(table, key)))
         entry = _entry_row(key, 0, replace(admission.admitted, after_sequence=last))
         self._add_entries.run(db, [entry])
@@ -275,7 +278,7 @@ class Writes:
             raise _turn_runs(record.session_key)
 
     def admit_all(self, db: Connection, admissions: Sequence[NewExecution]) -> int:
-        """Store the executions whose ids are free, and return their number."""
+        """Store the executions whose ids are not taken, and return how many were stored."""
         records = [admission.record for admission in admissions]
         kept = [row for record in records for row in _kept_rows(record)]
         entries = [_entry_row(admission.record.key, 0, admission.admitted) for admission in admissions]
@@ -312,7 +315,7 @@ class Writes:
             self._end_all(db, ended)
 
     def _end_all(self, db: Connection, writes: Sequence[Write]) -> None:
-        """Add the turns and the usage of ended executions, delete entries that are not kept, and free the sessions."""
+        """Add the turns and the usage of ended executions, delete unkept entries, and free the sessions."""
         self._end_entries.run(db, [_named(write.record.key) for write in writes if write.record.kept is None])
         for write in writes:
             if write.turn:
@@ -330,12 +333,12 @@ class Writes:
         self._add_turn(db, key, messages, now_s)
 
     def replace_messages(self, db: Connection, key: SessionKey, messages: Mapping[int, Message], now_s: float) -> None:
-        """Replace messages by position, and clear a summary of one of them. Raises Aborted as `append_messages` does.
+        """Replace messages by position, and clear any summary that covers them. Raises Aborted like `append_messages`.
 
-        Raises InvalidRequest if the conversation does not have a position.
+        Raises InvalidRequest if a position does not exist in the conversation.
         """
         self._check_no_turn_runs(db, key)
-        self.touch(db, key, now_s)  # holds off other changes of the conversation
+        self.touch(db, key, now_s)  # Block other changes of the conversation.
         table, summaries = tables.messages, tables.summaries
         added_bytes = 0
         for position, message in messages.items():
@@ -354,7 +357,7 @@ class Writes:
 
     def _check_no_turn_runs(self, db: Connection, key: SessionKey) -> None:
         holder = db.execute(select(_turns.c.request_id).where(of_session(_turns, key))).scalar_one_or_none()
-        if holder is not None and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
+        if holder is not None and self._keeps_turn(db, key, holder):
             raise _turn_runs(key)
 
     def _add_turn(self, db: Connection, key: SessionKey, turn: Sequence[Message], now_s: float) -> None:
@@ -371,7 +374,7 @@ class Writes:
         self._add_messages.run(db, rows)
 
     def touch(self, db: Connection, key: SessionKey, now_s: float, added_bytes: int = 0) -> None:
-        """Create a conversation if it does not exist, set the time of its last use, and count added content."""
+        """Create a conversation if it does not exist, set its time of last use, and add to its stored size."""
         made = self._insert(_sessions).values(
             **key._asdict(), created_at=now_s, updated_at=now_s, stored_bytes=ROW_BYTES + added_bytes
         )
@@ -381,30 +384,46 @@ class Writes:
     def take_turn(self, db: Connection, key: SessionKey, request_id: str) -> bool:
         """Give the session's turn to an execution, and return whether it has the turn.
 
-        Another execution keeps the turn while it is running or may soon be resumed.
+        Another execution keeps the turn while it is running or may soon be resumed. Raises PreconditionFailed
+        (ORCHESTRATION_TURN_WAITING) if that execution is parked.
         """
         insertion = self._insert(_turns).values(**key._asdict(), request_id=request_id).on_conflict_do_nothing()
         if db.execute(insertion.returning(_turns.c.session_id)).first() is not None:
             return True
         mine = of_session(_turns, key)
         holder = db.execute(select(_turns.c.request_id).where(mine)).scalar_one_or_none()
-        if holder is None:  # the execution that had the turn has just ended
+        if holder is None:  # The execution that had the turn has just ended.
             return self.take_turn(db, key, request_id)
-        if holder != request_id and self._keeps_turn(db, ExecutionKey(key.tenant, holder)):
+        if holder != request_id and self._keeps_turn(db, key, holder):
             return False
         handed_over = update(_turns).where(mine, _turns.c.request_id == holder).values(request_id=request_id)
         return bool(db.execute(handed_over).rowcount)
 
-    def _keeps_turn(self, db: Connection, holder: ExecutionKey) -> bool:
+    def _keeps_turn(self, db: Connection, session: SessionKey, request_id: str) -> bool:
+        holder = ExecutionKey(session.tenant, request_id)
         is_fresh = _executions.c.interrupted_at > self._now_s() - self.interrupted_turn_s
         keeps = or_(IS_LIVE, IS_PARKED, and_(IS_INTERRUPTED, is_fresh))
-        query = select(_executions.c.ordinal).where(of_execution(_executions, holder), keeps)
-        return db.execute(query).first() is not None
+        query = select(_executions.c.interrupted).where(of_execution(_executions, holder), keeps)
+        state = db.execute(query).scalar_one_or_none()
+        if state == PARKED:
+            waits = tables.waits
+            is_open = and_(of_execution(waits, holder), waits.c.is_open == 1)
+            wait_ids = db.execute(select(waits.c.wait_id).where(is_open).limit(MAX_NAMED_WAITS)).scalars()
+            raise _turn_waits(session, request_id, list(wait_ids))
+        return state is not None
 
 
 def _turn_runs(key: SessionKey) -> Aborted:
     return Aborted(
         f"another turn of session {key.session_id!r} runs: send this one again when it has ended", retry_after_s=1.0
+    )
+
+
+def _turn_waits(key: SessionKey, request_id: str, wait_ids: Sequence[str]) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"the turn of session {key.session_id!r} belongs to execution {request_id!r}, which is parked and waits for "
+        f"{', '.join(map(repr, wait_ids)) or 'its time'}: end these waits, or cancel the execution",
+        code=ErrorCode.ORCHESTRATION_TURN_WAITING,
     )
 
 
@@ -436,7 +455,7 @@ def _row_of(record: ExecutionRecord) -> dict[str, Any]:
 
 
 def _bytes_by_execution(rows: Sequence[Mapping[str, Any]], *columns: str) -> Counter[tuple[str, str]]:
-    """Return the bytes that rows with these columns of content count, by tenant and request id."""
+    """Return the stored size, in bytes, of rows with these content columns, by tenant and request id."""
     sizes: Counter[tuple[str, str]] = Counter()
     for row in rows:
         sizes[row["tenant"], row["request_id"]] += ROW_BYTES + sum([len(row[column]) for column in columns])
@@ -456,7 +475,7 @@ def metadata_to_json(metadata: Mapping[str, str]) -> bytes:
 
 
 def _state_row(record: ExecutionRecord, event_bytes: int) -> dict[str, Any]:
-    """Return the columns of an execution's state, and the bytes that its events and, at its end, its outcome count."""
+    """Return the columns of an execution's state, and the size of its events and, once it has ended, of its outcome."""
     last_error = _serialized(encode_optional(record.last_failure, failure_to_proto))
     response = _serialized(encode_optional(record.response, response_to_proto))
     outcome_bytes = 0 if response is None else len(response) + len(last_error or b"")

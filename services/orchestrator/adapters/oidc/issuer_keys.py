@@ -17,10 +17,10 @@ from pagantic_common.domain.errors import Unavailable
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.ports.identity import is_fetchable
 
-FRESH_S = 600.0  # age after which the keys are fetched again in the background
-IDLE_S = 1_200.0  # age, without calls in between, after which calls wait for the keys to be fetched again
-STALE_S = 86_400.0  # longest use of known keys while the provider does not answer
-COOL_DOWN_S = 30.0  # minimum time between two fetches, whatever callers send
+FRESH_S = 600.0  # age after which the keys are refreshed in the background
+IDLE_S = 1_200.0  # age, without calls in between, after which calls wait for a refresh of the keys
+STALE_S = 86_400.0  # maximum use of known keys while the provider does not answer
+COOL_DOWN_S = 30.0  # minimum time between two fetches, regardless of the callers' tokens
 TIMEOUT_S = 5.0
 MAX_BYTES = 256 * 1024
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -48,7 +48,7 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_id: str | None) -> KeySet:
-        """Return the keys, fetched again if the id is unknown. Raises Unavailable if there are no usable keys.
+        """Return the keys, after a refresh if the id is unknown. Raises Unavailable if there are no usable keys.
 
         A caller waits only if the known keys are insufficient and a fetch may help.
         """
@@ -127,7 +127,7 @@ class IssuerKeys:
 
 
 def _public_key(entry: Any) -> Key | None:
-    """Return the key of a list entry, or None if the key is unusable, so that the other keys still work."""
+    """Return the key in a list entry, or None if the key is unusable, so that the other keys still work."""
     if not isinstance(entry, dict) or entry.get("kty") == "oct":
         return None
     try:

@@ -22,7 +22,7 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.oidc.issuer_keys import IssuerKeys
 from services.orchestrator.ports.identity import Issuer
 
-# Only asymmetric algorithms: with a symmetric one, an attacker could use the issuer's public key as the secret.
+# Only asymmetric algorithms: with a symmetric algorithm, an attacker could use the issuer's public key as the secret.
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),
@@ -31,7 +31,7 @@ TYPES = ("", "JWT", "AT+JWT", "APPLICATION/AT+JWT")  # RFC 9068; excludes logout
 LEEWAY_S = 30
 MAX_TOKEN_BYTES = 8 * 1024
 SCOPE_PREFIX = "pagantic:"
-CLAIMED = frozenset(Scope) - {Scope.ADMIN}  # ADMIN spans all tenants, so no tenant's provider may grant it
+CLAIMED = frozenset(Scope) - {Scope.ADMIN}  # ADMIN spans all tenants, so a tenant's provider must not grant it.
 _BEARER = "bearer "
 
 log = get_logger(__name__)
@@ -66,7 +66,7 @@ class OidcTokens:
         self._claims = {url: _claims_of(url, issuer, now_s) for url, (issuer, _) in issuers.items()}
 
     async def authenticate(self, credentials: str) -> Principal:
-        """Return the caller. The reason for a rejection is only logged.
+        """Return the caller. The reason for a rejection appears only in the log.
 
         Raises Unauthenticated if the token is rejected, and Unavailable if the issuer's keys cannot be fetched.
         """
@@ -132,7 +132,7 @@ def _read_unverified(text: str) -> tuple[str, str | None]:
     try:
         parts = jws.extract_compact(text.encode())
         claims, key_id = from_json(parts.payload), parts.headers().get("kid")
-    except (JoseError, ValueError, TypeError, AttributeError):  # the header may be any JSON value
+    except (JoseError, ValueError, TypeError, AttributeError):  # The header may be any JSON value.
         raise _refused("it cannot be read") from None
     if not isinstance(claims, dict) or not isinstance(claims.get("iss"), str):
         raise _refused("it names no issuer")
@@ -150,7 +150,7 @@ def _principal_of(claims: dict[str, Any], issuer: Issuer) -> Principal:
     name = claims["sub"]
     if not isinstance(name, str) or not name or not name.isprintable():
         raise _refused("its subject is empty or not printable")
-    subject = f"{claims['iss']}#{name}"  # two issuers may use the same name for different people
+    subject = f"{claims['iss']}#{name}"  # Two issuers may use the same name for different people.
     if len(subject) > MAX_SUBJECT:
         raise _refused("its issuer and subject are too long")
     scopes = issuer.scopes or _scopes_of(claims.get(issuer.scope_claim))

@@ -16,7 +16,7 @@ from pagantic_common.telemetry.scope import current_principal
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page, page_limit
 
-DENIAL_EVERY_S = 10.0  # minimum time between records of equal denials, so that denied callers cannot fill the disk
+DENIAL_EVERY_S = 10.0  # Minimum time between equal denials in the log, so that denied callers cannot fill the disk.
 MAX_DENIALS = 1024
 MAX_ID_CHARS, MAX_RESOURCE_CHARS = 128, 700
 
@@ -48,7 +48,7 @@ class Audit:
         return self._store.add_audit_entry(self._allowed(method, resource, request_id), can_wait=True)
 
     async def record(self, method: str, resource: str = "", request_id: str = "") -> None:
-        """Record that the current caller may make a call, before the call changes or reads anything.
+        """Record that the current caller may make a call, before the call reads or changes anything.
 
         Raises Unavailable if the record cannot be stored.
         """
@@ -105,5 +105,5 @@ def _done() -> asyncio.Future[None]:
 
 
 def _plain(text: str, most: int) -> str:
-    """Return the first `most` characters, without those that have a special meaning in a terminal or a database."""
+    """Return the first `most` characters, without characters that are special in a terminal or a database."""
     return "".join(filter(str.isprintable, text[:most]))

@@ -17,8 +17,8 @@ from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.ports.keys import KeyStore
 from services.orchestrator.ports.page import Page, page_limit
 
-FRESH_S = 1.0  # how long a key is cached, and so the delay until a revocation takes effect
-STALE_S = 60.0  # longest use of a cached key while the store cannot be read
+FRESH_S = 1.0  # time that a key is cached, which delays the effect of a revocation
+STALE_S = 60.0  # maximum use of a cached key while the store cannot be read
 MAX_KNOWN = 10_000
 _BEARER = "bearer "
 _INVALID = "the credentials are not valid: send a valid API key"
@@ -35,7 +35,7 @@ class _Known:
 
 
 class Keys:
-    """The API keys of every tenant.
+    """The API keys of all tenants.
 
     Args:
         store: Stores the keys.
@@ -62,7 +62,7 @@ class Keys:
         """Return the holder of the key in `credentials`, which have the form "Bearer pag_...".
 
         Raises Unauthenticated if the key is rejected, and Unavailable while the store cannot be read. The reason for a
-        rejection is only logged.
+        rejection appears only in the log.
         """
         if not credentials:
             raise Unauthenticated("the call has no credentials: send an API key", code=ErrorCode.AUTH_MISSING)
@@ -103,9 +103,9 @@ class Keys:
         return await self._store.list_keys(tenant=tenant, limit=page_limit(page_size), after=page_token)
 
     async def revoke(self, key_id: str) -> StoredKey:
-        """Revoke a key and return it. The revocation takes effect in every orchestrator within FRESH_S.
+        """Revoke a key and return it. The revocation takes effect in all orchestrators within FRESH_S.
 
-        Raises NotFound if there is no such key.
+        Raises NotFound if the key does not exist.
         """
         stored = await self._store.revoke_key(require_id("key_id", key_id), self._clock.now().timestamp())
         self._known.pop(key_id, None)
@@ -125,14 +125,14 @@ class Keys:
                 raise
             return entry.stored
         self._known.pop(key.key_id, None)
-        if stored is not None:  # unknown ids are not cached, because anybody can make them up
+        if stored is not None:  # Unknown ids are not cached, because anybody can invent them.
             if len(self._known) >= MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[key.key_id] = _Known(stored, now_s)
         return stored
 
     async def _ask(self, key_id: str) -> StoredKey | None:
-        """Return a stored key, or None if its id is unknown. Concurrent calls for a key share one look-up."""
+        """Return a stored key, or None if its id is unknown. Concurrent look-ups of a key share one query."""
         asking = self._asking.get(key_id)
         if asking is None:
             asking = asyncio.ensure_future(self._store.find_key(key_id))
@@ -143,7 +143,7 @@ class Keys:
     def _forget_asking(self, key_id: str, asked: asyncio.Future[StoredKey | None]) -> None:
         del self._asking[key_id]
         if not asked.cancelled():
-            asked.exception()  # marks the exception as retrieved, since all callers may have been cancelled
+            asked.exception()  # Mark the exception as retrieved, because all callers may have been cancelled.
 
 
 def _refused(refusal: Refusal, key_id: str) -> Unauthenticated:

@@ -1,1 +1,1 @@
-"""Carries out the commands of a run, with one function (an effect) for each type of command."""
+"""Carries out the commands of a run. Each type of command has one function, its effect."""

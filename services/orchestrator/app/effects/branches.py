@@ -1,15 +1,15 @@
 """Counts the branches of an execution's work, so that an execution that only waits can be parked.
 
-Theory of operation. The work of an execution is a tree: a plan runs steps at the same time, and a round of tool calls
-runs calls. A branch is either busy or waits for a person. If no branch is busy, the execution may be parked: its task
-is cancelled, and later it continues from the journal as after a crash. So a branch may only wait where a resume comes
-to the same wait again.
+Theory of operation. The work of an execution is a tree: a plan runs steps concurrently, and a round of tool calls runs
+calls concurrently. A branch is either busy or inside a wait. If no branch is busy, the execution may be parked: its
+asyncio task is cancelled, and later it continues from the journal as after a crash. So a branch may wait only where a
+resume reaches the same wait again.
 
 Invariants:
     1. A branch that has forked is not busy until its own branches have ended.
     2. A branch waits only inside `waiting`. Any other await, such as a retry's pause, counts as busy.
-    3. For a moment no branch is busy while a branch hands over to another. So an execution only waits if nothing has
-       changed for some time.
+    3. While a branch hands over to another, no branch is busy for a moment. So an execution counts as waiting only
+       after nothing has changed for some time.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The calls that wait for an approval, and the earliest time at which one of them expires."""
+    """The ids of the open waits, and the earliest time at which one of them ends by itself."""
 
-    call_ids: frozenset[str]
+    wait_ids: frozenset[str]
     wakes_at: datetime
 
 
-class Waits:
+class Branches:
     """The branches of one execution, which starts with one busy branch."""
 
     def __init__(self) -> None:
         self._busy = 1
         self._waiting: list[tuple[str, datetime]] = []
         self._idle = asyncio.Event()
-        self.change_count = 0  # shows whether the execution waited without a break
+        self.change_count = 0  # Reveals whether the execution waited without a break.
 
     @contextmanager
     def forked(self) -> Iterator[None]:
-        """Count the current branch as not busy, while it only awaits branches of its own."""
+        """Count the current branch as not busy, while it only awaits its child branches."""
         self._add(-1)
         try:
             yield
@@ -49,7 +49,7 @@ class Waits:
 
     @contextmanager
     def branch(self) -> Iterator[None]:
-        """Count the work inside as a busy branch."""
+        """Count the enclosed work as a busy branch."""
         self._add(1)
         try:
             yield
@@ -57,9 +57,9 @@ class Waits:
             self._add(-1)
 
     @contextmanager
-    def waiting(self, call_id: str, until: datetime) -> Iterator[None]:
-        """Count the current branch as waiting for the approval of a call, until a time at most."""
-        wait = call_id, until
+    def waiting(self, wait_id: str, until: datetime) -> Iterator[None]:
+        """Count the current branch as waiting. The wait ends at `until` at the latest."""
+        wait = wait_id, until
         self._waiting.append(wait)
         self._add(-1)
         try:
@@ -70,11 +70,11 @@ class Waits:
 
     @property
     def outstanding(self) -> Outstanding | None:
-        """The waits of an execution that only waits, or None if a branch is busy."""
+        """The open waits if the execution only waits; None if a branch is busy."""
         if self._busy or not self._waiting:
             return None
-        call_ids, times = zip(*self._waiting, strict=True)
-        return Outstanding(frozenset(call_ids), min(times))
+        wait_ids, times = zip(*self._waiting, strict=True)
+        return Outstanding(frozenset(wait_ids), min(times))
 
     async def idle(self) -> None:
         """Return once the execution only waits."""

@@ -24,7 +24,7 @@ async def enforce(run: Run, command: Enforce, scope: RunScope) -> Enforced:
 async def enforced(
     request: Request, command: Enforce, scope: RunScope, caused_by: str, sources: Sequence[str] = ()
 ) -> Enforcement:
-    """Run the constraint pipeline on the output of `caused_by`; the output may quote `sources`."""
+    """Run the constraint pipeline on the output of `caused_by`, which may quote `sources`."""
     validate = Validate(command.output, request, command.is_decoder_enforced, sources)
     enforcement = await scope.services.do(validate)
     if enforcement.judge_usage != TokenUsage():

@@ -39,7 +39,7 @@ async def make_plan(run: Run, _command: MakePlan, scope: RunScope) -> Planned:
 
 
 async def planner_command(services: Services, request: Request, bounds: PlanPolicy) -> tuple[Infer, Request]:
-    """Return the inference that makes a plan, and the adapted request for that inference."""
+    """Return the inference that makes a plan, and the request adapted for it."""
     tools = await _tools_for(services, request)
     contract = OutputContract(schema_json=plan_schema(request, tools, bounds))
     command = Infer(
@@ -62,7 +62,7 @@ def plan_of(request: Request, asked: Request, output: InferenceOutput) -> Plan:
 
 
 async def _tools_for(services: Services, request: Request) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a plan may use: the request's tools, or all tools if the request names none.
+    """Return the tools that a plan may use: the tools that the request names, or all tools by default.
 
     If the request names no tools and the service is unavailable, the result is empty.
     """

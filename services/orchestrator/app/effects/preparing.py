@@ -53,7 +53,7 @@ async def prepare(run: Run, _command: Prepare, scope: RunScope) -> Prepared:
     first, history = await _history(request, scope)
     if request.is_turn:
         check_results(history, request.messages)
-    if run.plan is not None:  # only a run in mode PLAN has a plan
+    if run.plan is not None:  # Only a run in mode PLAN has a plan.
         prepared = replace(prepared, tools=await plan_tools(request, tools_of(run.plan), scope))
     else:
         prepared = await _prepare_turn(run, prepared, history, scope)
@@ -86,7 +86,7 @@ async def _compiled(request: Request, sources: Sequence[str], scope: RunScope) -
 
 
 async def _history(request: Request, scope: RunScope) -> tuple[int, tuple[Message, ...]]:
-    """Return the visible part of the stored conversation, and the position where that part starts."""
+    """Return the visible part of the stored conversation, and its start position."""
     if not request.session_id:
         return 0, ()
     if scope.services.memory.eviction is Eviction.NONE:
@@ -128,10 +128,10 @@ def _decoder_warnings(compiled: CompiledConstraint) -> tuple[ResponseWarning, ..
 
 log = get_logger(__name__)
 
-MAX_COUNTED_BYTES = 1024 * 1024  # newest bytes that are counted; they are sent twice, and a message may have 4 MiB
-MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # a turn reads only the newest part of a conversation
+MAX_COUNTED_BYTES = 1024 * 1024  # maximum size of counted messages, which are sent twice; a message may have 4 MiB
+MAX_RECALLED_BYTES = 2 * MAX_COUNTED_BYTES  # A turn reads only the newest part of a conversation.
 MAX_RECALLED_MESSAGES = 8192  # Other services limit the messages of a request.
-BYTES_PER_TOKEN = 16  # upper bound for almost any text, so text with more bytes per token of the limit cannot fit
+BYTES_PER_TOKEN = 16  # upper bound for almost any text; longer text cannot fit the limit
 UNKNOWN_WINDOW = 2048
 # Maximum number of tokens for a summary's heading, its fence and the template around it.
 SUMMARY_MESSAGE_TOKENS = 64
@@ -145,7 +145,7 @@ class _Past:
         history: The newest messages, from position `first` on.
         cuts: The indexes in `history` at which the visible part may start.
         last_start: The start of the previous history; 0 is the start of the conversation.
-        summary: The summary that replaces the oldest messages, or None if there is no summary.
+        summary: The summary that replaces the oldest messages, or None.
     """
 
     history: tuple[Message, ...]
@@ -168,7 +168,7 @@ class _Past:
 
 
 class Memory:
-    """Selects the part of a conversation that a run's model sees, and stores a summary of the evicted messages."""
+    """Selects the part of a conversation that the model sees, and stores a summary of the evicted messages."""
 
     def __init__(self, run: Run, scope: RunScope) -> None:
         self._run = run
@@ -182,7 +182,7 @@ class Memory:
     async def recall(self, prepared: Prepared, history: tuple[Message, ...], first: int = 0) -> Prepared:
         """Return `prepared` with the part of the history that the model will see.
 
-        `first` is the position of the start of the history in the stored conversation.
+        `first` is the position of the history's start in the stored conversation.
         """
         if not history or self._policy.eviction is Eviction.NONE:
             return replace(prepared, history=history, history_start=first, history_end=first + len(history))
@@ -201,7 +201,7 @@ class Memory:
 
     async def _past(self, history: tuple[Message, ...], first: int) -> _Past:
         cuts = memory.cuts_of(history, self._request.messages)
-        if first and len(cuts) > 1:  # history that was read may start in the middle of a turn
+        if first and len(cuts) > 1:  # The history may start in the middle of a turn.
             history, first = history[cuts[1] :], first + cuts[1]
             cuts = memory.cuts_of(history, self._request.messages)
         last_start, summary = 0, None
@@ -218,7 +218,7 @@ class Memory:
         return replace(past, cuts=cuts)
 
     async def _evict(self, prepared: Prepared, past: _Past, start: int) -> tuple[Prepared, Summary | None]:
-        """Store the new start of the history, with a summary of the evicted messages if the policy says so."""
+        """Store the new start of the history, with a summary of the evicted messages if the policy requires it."""
         key, position = self._request.session_key, past.first + start
         if self._summarizes and start > past.covered:
             gone = past.history[past.covered : start]
@@ -233,7 +233,7 @@ class Memory:
         return prepared, past.summary
 
     async def _start(self, prepared: Prepared, past: _Past) -> int:
-        """Return the start of the history. Tokens are counted only if the size in bytes does not decide."""
+        """Return the start of the history. Tokens are counted only if the size in bytes is not conclusive."""
         sizes = [memory.byte_count(message) for message in past.history]
         if self._fits_by_bytes(prepared, past, sizes):
             return past.cuts[0]
@@ -257,7 +257,7 @@ class Memory:
         return memory.cut_for(cuts, sizes, max(0, min(limits)), past.last_start)
 
     def _fits_by_bytes(self, prepared: Prepared, past: _Past, sizes: Sequence[int]) -> bool:
-        """Return whether the whole history is certain to fit, judged by its bytes alone."""
+        """Return whether the whole history is certain to fit, based only on its size in bytes."""
         start, max_tokens = past.cuts[0], self._policy.max_tokens
         window = self._services.context_window(self._request.hints.model)
         if not window or (max_tokens and sum(sizes[start:]) > max_tokens):
@@ -267,7 +267,7 @@ class Memory:
         return used <= window
 
     def _reserved(self, start: int, past: _Past, window: int) -> int:
-        """Return the token count reserved for the answer, and for the summary that a history from `start` needs."""
+        """Return the tokens to reserve for the answer, and for the summary required by a history from `start`."""
         free = memory.output_tokens(self._request.hints.max_tokens, window)
         if self._summarizes and start > past.covered:
             return free + memory.summary_tokens(window) + SUMMARY_MESSAGE_TOKENS
@@ -276,7 +276,7 @@ class Memory:
     async def _summarize(
         self, prepared: Prepared, gone: Sequence[Message], summary: Summary | None
     ) -> tuple[str, Prepared]:
-        """Have the model summarize evicted messages, and add the usage to `prepared`. A failed summary is empty."""
+        """Have the model summarize evicted messages, and add its usage to `prepared`. A failed summary is empty."""
         model = self._request.hints.model
         window = self._services.context_window(model)
         max_tokens = memory.summary_tokens(window)
@@ -338,6 +338,6 @@ def _with_warning(prepared: Prepared, *, is_summarized: bool) -> Prepared:
 
 
 def _raise_cancellation(error: PaganticError) -> None:
-    """Raise an error that allows no fallback: a cancellation, or the denial of a model by a policy."""
+    """Raise an error that permits no fallback: a cancellation, or a policy's denial of a model."""
     if failure_from(error).category is ErrorCategory.CANCELLATION or error.code is ErrorCode.AUTH_POLICY:
         raise error

@@ -31,8 +31,8 @@ from services.orchestrator.ports.services import BuiltContext
 class Retrieved:
     """The retrieved context of a run.
 
-    It contains the context message or None, the probability that the context has the answer, warnings about failures,
-    and the chunks.
+    It consists of the context message or None, the probability that the context has the answer, warnings about
+    failures, and the chunks.
     """
 
     message: Message | None = None
@@ -42,7 +42,7 @@ class Retrieved:
 
 
 async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> Retrieved:
-    """Return the context that a request's policy asks for, or a warning if it is temporarily unavailable.
+    """Return the context that a request's policy requires, or a warning if it is temporarily unavailable.
 
     The request fails if a collection, retriever or scorer does not exist. It also fails if required or cited context
     is unavailable, because an answer from unsearched sources would claim that the sources lack the answer.
@@ -69,7 +69,7 @@ async def retrieve(run: Run, history: tuple[Message, ...], scope: RunScope) -> R
 async def _guarded(
     built: BuiltContext, policy: ContextPolicy, request: Request, scope: RunScope
 ) -> tuple[BuiltContext, tuple[ResponseWarning, ...]]:
-    """Return the context as changed by the guards. Changed chunks are laid out again."""
+    """Return the context after the guards' changes. Changed chunks are laid out again."""
     chunks, warnings = await check_chunks(built.chunks, request, scope)
     if chunks == built.chunks:
         return built, warnings
@@ -124,7 +124,7 @@ class WrittenQueries:
 
 
 async def write_queries(run: Run, question: str, expansion: QueryExpansion, scope: RunScope) -> WrittenQueries:
-    """Return the queries that an expansion asks for.
+    """Return the queries that an expansion requires.
 
     If the model is unavailable, or the question is too long for the model, return the queries so far with a warning.
     """
@@ -155,7 +155,7 @@ async def _write(run: Run, prompt: QueryPrompt, model: str, scope: RunScope) -> 
         is_streamed=False,
     )
     output = (await infer(replace(run, request=query_request), command, scope, InferencePurpose.QUERY)).output
-    scope.inference.lost += output.usage  # added to PREPARE's answer or failure
+    scope.inference.lost += output.usage  # This usage is added to PREPARE's answer or failure.
     return prompt.read(output.content)
 
 
@@ -177,7 +177,7 @@ class Weighed:
 async def weigh_answerability(
     question: str, chunks: Sequence[Chunk], policy: Answerability, hints: Hints, scope: RunScope
 ) -> Weighed:
-    """Return the probability that chunks have the answer, which is 0 without chunks. An outage only adds a warning."""
+    """Return the probability that the chunks have the answer; 0 without chunks. An outage only adds a warning."""
     if not chunks:
         await scope.recorder.emit(events.ContextWeighed(policy.min_probability, 0.0), caused_by=scope.cause)
         return Weighed(0.0)
@@ -212,10 +212,10 @@ async def _ask(
         engine_text="",
         seed=hints.seed,
         is_streamed=False,
-        max_tokens=1,  # scoring decodes nothing, so the budget must reserve no more
+        max_tokens=1,  # Scoring decodes nothing, so the budget need not reserve more.
     )
     scoring_hints = replace(side_hints(hints), model=policy.model or hints.model)
     scores = await scope.services.do(Score(scoring_hints, command, YES_OR_NO))
-    scope.inference.lost += scores.usage  # added to PREPARE's answer or failure
+    scope.inference.lost += scores.usage  # This usage is added to PREPARE's answer or failure.
     probability = policy.calibration.probability_of(scores.log_odds)
     return events.ContextWeighed(policy.min_probability, probability, scores.log_odds, scores.usage.prompt_tokens)

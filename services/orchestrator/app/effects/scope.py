@@ -15,7 +15,7 @@ from pagantic_common.domain.deadline import Deadline
 from pagantic_common.domain.errors import Failure, PaganticError
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.telemetry.scope import current_scope, work_scope
-from services.orchestrator.app.effects.waits import Waits
+from services.orchestrator.app.effects.branches import Branches
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans
 from services.orchestrator.app.recording.recorder import Recorder, attempt_scope
@@ -55,11 +55,11 @@ class RunScope:
         progress_begins: Number of the execution's inner progress entries when the machine started; 0 for an
             interrupted machine, which continues from its own entries.
         taken: The results that a replay copies from a recorded execution; None unless the execution is a replay.
-        waits: The branches of the execution's work.
+        branches: The branches of the execution's work.
         may_park: Whether the machine may be parked while it waits: in the background, outside a step with a timeout.
         given_calls: The ids of the recorded calls whose results this replay has already used.
         surroundings: Returns the provenance of the texts that a child uses; None for the execution's own machine,
-            which has all texts itself.
+            which has all texts.
     """
 
     services: Services
@@ -68,7 +68,7 @@ class RunScope:
     recorder: Recorder
     effects: Mapping[type[AnsweredCommand], Effect]
     tool_slots: asyncio.Semaphore
-    waits: Waits
+    branches: Branches
     may_park: bool = False
     deadline: Callable[[], Deadline] = Deadline
     path: str = ""
@@ -101,7 +101,7 @@ class RunScope:
         )
 
     def attempt_of(self, run: Run) -> int:
-        """Return the attempt number of a run within its child, or 0 if the attempt number of the execution applies."""
+        """Return the attempt number of a run within its child, or 0 if the execution's attempt number applies."""
         if not self.path:
             return 0
         return self.first_attempt + run.attempt - 1
@@ -131,7 +131,8 @@ class RunScope:
         return CorrelationContext(
             request_id=record.request_id,
             session_id=record.session_id,
-            step_name=current_scope().step_name or step_name,  # all work of a plan's step has the step's name
+            step_name=current_scope().step_name
+            or step_name,  # During a step of a plan, all work is reported under the name of the step.
             caused_by=self.cause,
         )
 

@@ -1,1 +1,1 @@
-"""The functions that surround calls of other services, the outermost first: observe, charge, permit, search."""
+"""The functions around calls of other services, outermost first: observe, charge, permit, search."""

@@ -40,9 +40,9 @@ CHARGED = (Generate, Draw, Score, ScoreLabels, Embed, ScorePairs, Validate)
 
 
 class Charge:
-    """The function that reserves what a call may use, and settles what it used.
+    """Reserves the maximum usage of a call, and settles its actual usage.
 
-    It raises Overloaded (QUOTA_BUDGET) if a budget may not cover the call.
+    Raises Overloaded (QUOTA_BUDGET) if a budget may not cover the call.
 
     Args:
         context_window: Returns the last known context window of a model, or 0 if it is unknown.
@@ -55,7 +55,7 @@ class Charge:
         self._context_window = context_window
 
     async def __call__(self, perform: Perform, call: Call[Any], sink: Sink[Any]) -> Any:
-        """Make a call within the budgets of the account. Calls that use no tokens of a model are free."""
+        """Make a call within the account's budgets. Calls that use no model tokens are free."""
         if not isinstance(call, CHARGED) or call.used_model is None:
             return await perform(call, sink)
         bound = cache(partial(self._bound_of, call))
@@ -82,7 +82,7 @@ class Charge:
         """Return the worst case at the highest prices, because a different model may serve the call."""
         prices = self._highest_prices
         match call:
-            case Generate() | Draw() | Score():  # the bound of a whole answer covers any continuation
+            case Generate() | Draw() | Score():  # The bound of a whole answer covers any continuation.
                 return worst_case(call.command, call.hints, prices, self._context_window(call.hints.model))
             case ScoreLabels():
                 return decision_bound(call.command, prices, self._context_window(call.hints.model))
@@ -136,7 +136,7 @@ class Charge:
     async def _validate(
         self, perform: Perform, call: Validate, sink: Sink[Any], spending: Spending, bound: Callable[[], Amount]
     ) -> Enforcement:
-        spending.used = bound()  # a judge that ends early reports no usage
+        spending.used = bound()  # A judge that ends early reports no usage.
         try:
             enforcement: Enforcement = await perform(call, sink)
         except Unavailable:
@@ -147,7 +147,7 @@ class Charge:
 
 
 def _used_by_all(n: int, prompt: Amount, ended: Sequence[Amount], bound: Callable[[], Amount]) -> Amount:
-    """Return the maximum amount that a vote's candidates can have used while some of them are still running."""
+    """Return the maximum usage of a vote's candidates while some are still running."""
     total, maximum = prompt, NOTHING
     for used in ended:
         total, maximum = total + used, maximum.at_least(used)

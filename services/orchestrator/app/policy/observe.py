@@ -1,7 +1,7 @@
-"""Records calls of other services as spans and measurements, model calls by the conventions for generative AI.
+"""Records calls of other services as spans and measurements; model calls follow the conventions for generative AI.
 
-Tenants choose the names of collections, and callers may make up the names of models. Both would make the number of
-label values unbounded, so metrics name the model that answered, and no collection.
+Tenants choose the names of collections, and callers may invent names of models. Both would make the number of label
+values unbounded, so metrics name the answering model and omit the collection.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _SAMPLING = {
 
 
 async def observe(perform: Perform, call: Call[Any], sink: Sink[Any]) -> Any:
-    """Make a call inside its span, and measure it. Calls that only count or list have no span of their own."""
+    """Make a call inside its span, and measure it. Calls that only count or list have no separate span."""
     observer = _OBSERVERS.get(type(call))
     if observer is None:
         return await perform(call, sink)
@@ -233,7 +233,7 @@ class _ObservedOperation:
     Attributes:
         labels: The labels of the call's metrics.
         usage: The usage of the call so far.
-        stopped_by: The error of the receiver of a piece, which ends the call, but is no failure of the model.
+        stopped_by: The error with which the receiver of a piece ended the call; not a failure of the model.
     """
 
     def __init__(self, name: Operation) -> None:
@@ -317,5 +317,5 @@ def _operation(name: Operation, model: str, attributes: Attributes) -> Iterator[
             stopped_by = error
         finally:
             observed.end(opened)
-    if stopped_by is not None:  # raised outside of the span, which would record it as a failure
+    if stopped_by is not None:  # Raised outside the span, which would record it as a failure.
         raise stopped_by

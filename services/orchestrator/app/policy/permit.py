@@ -1,4 +1,4 @@
-"""Refuses calls that the operator's policy does not permit to the tenant of the current work."""
+"""Rejects calls that the operator's policy does not permit to the current tenant."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from services.orchestrator.ports.services import OfferedTool
 
 
 class Permit:
-    """The function that applies a policy.
+    """Applies the operator's policy to calls.
 
-    It raises PermissionDenied: AUTH_POLICY for a model or a collection, TOOL_DENIED for a named tool. Lists of all
-    models and all tools leave out those that are denied.
+    Raises PermissionDenied: AUTH_POLICY for a model or a collection, TOOL_DENIED for a named tool. Lists of all models
+    and all tools omit denied entries.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -28,12 +28,12 @@ class Permit:
         if call.used_model is not None:
             check_model(self._policy, call.used_model)
         if isinstance(call, CallTool):
-            (offered,) = await perform(ListTools([call.call.name]), sink)  # the policy needs the tool's safety class
+            (offered,) = await perform(ListTools([call.call.name]), sink)  # The policy needs the tool's safety class.
             self._check_tool(offered)
         return self._left_of(call, await perform(call, sink))
 
     def _left_of(self, call: Call[Any], result: Any) -> Any:
-        """Return a result without the models and tools that are denied."""
+        """Return a result without denied models and tools."""
         match call:
             case ListModels():
                 return [model for model in result if not _find_model_denial(self._policy, model.name)]

@@ -1,4 +1,4 @@
-"""Adds the tool that searches documents, which the tools service cannot offer because it has no collections."""
+"""Adds the tool that searches documents, because the tools service has no collections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from services.orchestrator.ports.services import OfferedTool
 
 
 class SearchDocuments:
-    """The function that answers calls of `search_documents`, which replaces a tool of the same name.
+    """Answers calls of `search_documents`, which replaces a tool of the same name.
 
     Args:
         services: The services that search the collections for the caller.
@@ -61,7 +61,7 @@ class SearchDocuments:
         return sorted(listed, key=lambda tool: tool.definition.name)
 
     async def _match(self, perform: Perform, call: SearchTools, sink: Sink[Any]) -> list[str]:
-        """Return the matching tools. `search_documents` comes first, because documents may be about anything."""
+        """Return the matching tools, `search_documents` first, because documents may cover any topic."""
         others = [name for name in call.names if name != NAME]
         matches = await perform(SearchTools(call.query, others, call.limit), sink) if others else []
         if len(others) < len(call.names):

@@ -1,4 +1,4 @@
-"""Opens spans for an execution, for its states and for the steps of its plan, and labels the metrics of its variant."""
+"""Opens spans for an execution, its states and its plan steps, and labels the metrics of its variant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _labels: ContextVar[Mapping[str, str]] = ContextVar("variant_labels", default=_N
 
 @contextmanager
 def execution_span(trace_id: str, record: ExecutionRecord) -> Iterator[Span]:
-    """Run the work inside the span of an execution, which starts a trace with `trace_id` if that is not empty.
+    """Run the work inside the span of an execution, which starts a trace with `trace_id` unless that is empty.
 
     A separate trace is linked to the trace of the call that started the execution.
     """
@@ -72,7 +72,7 @@ def step_span(step: Step) -> Iterator[Span]:
 
 
 def note_failure(failed: Span, failure: Failure | None) -> None:
-    """Mark a span with the failure of its work, if there is one."""
+    """Mark a span with the failure of its work, if any."""
     if failure is not None:
         note_error(failed, failure.code.value if failure.code is not None else UNEXPECTED)
 
@@ -108,10 +108,10 @@ def variant_labels() -> Mapping[str, str]:
 
 @contextmanager
 def variant_scope(opened: Span, request: Request) -> Iterator[None]:
-    """Set the variant of a request for the work inside.
+    """Set the variant of a request for the enclosed work.
 
-    There are no labels for a variant that the caller named or that a replay took from the record. Such a variant was
-    not chosen at random, so its labels would bias the comparison.
+    A variant named by the caller or taken from a replayed record gets no labels, because it was not chosen at random
+    and would bias the comparison.
     """
     variant = request.variant
     labels = _NO_LABELS

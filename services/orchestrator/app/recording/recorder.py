@@ -1,4 +1,4 @@
-"""Stores the events of one execution in their envelopes, delivers them to the watchers, and adds up usage."""
+"""Stores the events of one execution, delivers them to the watchers, and adds up usage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from services.orchestrator.core.text_size import text_size
 from services.orchestrator.core.turn.run import Transition
 from services.orchestrator.ports.journal import ExecutionRecord, Journal, UsageLedger, UsageTotal, Write
 
-WATCHER_CAPACITY = 4096  # maximum number of events that wait for a watcher before streamed text is dropped
+WATCHER_CAPACITY = 4096  # maximum backlog of a watcher, in events, before streamed text is dropped
 
 _End = PaganticError | None
 
@@ -72,7 +72,7 @@ class Broadcast:
         if self.is_ended:
             return
         self._ended.set_exception(error)
-        self._ended.exception()  # otherwise asyncio logs an exception that was never retrieved
+        self._ended.exception()  # Otherwise asyncio logs an exception that was never retrieved.
         self._end_watches(error)
 
     def _end_watches(self, end: _End) -> None:
@@ -119,7 +119,7 @@ _step_attempt: ContextVar[int] = ContextVar("step_attempt", default=0)
 
 @contextlib.contextmanager
 def attempt_scope(attempt: int) -> Iterator[None]:
-    """Use this attempt number for events emitted in the scope: a plan's step counts its attempts separately."""
+    """Use this attempt number for events emitted in the scope, because a plan's step counts its attempts separately."""
     before = _step_attempt.set(attempt)
     try:
         yield
@@ -129,11 +129,11 @@ def attempt_scope(attempt: int) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Batch:
-    """Events that are stored together, followed by text that was streamed after them and is not stored."""
+    """Events that are stored together, followed by unstored text that streamed after them."""
 
     events: list[Event]
     stored: asyncio.Future[None]
-    size: int  # characters
+    size: int  # in characters
 
 
 class Recorder:
@@ -162,7 +162,7 @@ class Recorder:
         self._journal = journal
         self._clock = clock
         self.record = record
-        self._parent_span_id = current_scope().parent_span_id  # the span of the call that started the run
+        self._parent_span_id = current_scope().parent_span_id  # span of the call that started the run
         self.broadcast = Broadcast(stored, keeps_text=record.is_background)
         self.progress = Progress()
         self._sequence = stored[-1].sequence if stored else after_sequence
@@ -184,7 +184,7 @@ class Recorder:
         return self._finishing is not None
 
     def follow(self, stored: Awaitable[None]) -> None:
-        """Show no events until an earlier write to the journal is stored, and fail if that write fails."""
+        """Show no events until an earlier journal write is stored; fail if that write fails."""
         self._keep([], asyncio.ensure_future(stored), 0)
 
     async def emit(
@@ -267,7 +267,7 @@ class Recorder:
         """Wait until a decided outcome is stored."""
         if self._finishing is not None:
             await asyncio.shield(self._finishing)
-            self._publish_stored()  # the write's callback may not have run yet
+            self._publish_stored()  # The write's callback may not have run yet.
 
     @property
     def has_no_events(self) -> bool:
@@ -288,7 +288,7 @@ class Recorder:
         No `await` may come between creating an event and this call, because the events must be queued in the order of
         their sequence numbers.
         """
-        self._publish_stored()  # nothing may be stored after a failed write, whose callback may not have run yet
+        self._publish_stored()  # A failed write forbids further writes, but its callback may not have run yet.
         if self._failure is not None:
             raise self._failure
         for entry in entries:
@@ -296,7 +296,7 @@ class Recorder:
         write = Write(self.record, tuple(events), tuple(entries), self._position, tuple(turn), used)
         self._position += len(entries)
         stored = asyncio.ensure_future(self._journal.write(write, can_wait=can_wait))
-        self._keep(events, stored, text_size(write.entries))  # counts only entries, which repeat large parts of events
+        self._keep(events, stored, text_size(write.entries))  # Count only entries, which repeat large parts of events.
         return stored
 
     def _keep(self, events: list[Event], stored: asyncio.Future[None], size: int) -> None:
@@ -316,11 +316,11 @@ class Recorder:
 
     def _after_storing(self, just_stored: asyncio.Future[None]) -> None:
         if not just_stored.cancelled():
-            just_stored.exception()  # marks it as retrieved; errors are handled in order
+            just_stored.exception()  # Mark the exception as retrieved; errors are handled in order.
         self._publish_stored()
 
     def _publish_stored(self) -> None:
-        """Show the stored events in order, up to the first event whose write failed or is pending."""
+        """Show the stored events in order, up to the first event with a failed or pending write."""
         while self._failure is None and self._unstored and (stored := self._unstored[0].stored).done():
             if stored.cancelled() or stored.exception() is not None:
                 self._failure = asyncio.CancelledError() if stored.cancelled() else stored.exception()
@@ -337,7 +337,7 @@ class Recorder:
         while len(self._unstored) > MAX_UNSTORED or (self._unstored_size > MAX_UNSTORED_CHARS and self._unstored):
             oldest = self._unstored[0].stored
             await asyncio.shield(oldest)
-            self._publish_stored()  # the write's callback may not have run yet
+            self._publish_stored()  # The write's callback may not have run yet.
 
     def _envelope(
         self,
@@ -379,7 +379,7 @@ class Recorder:
 
 
 def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[str, Prices]) -> UsageTotal | None:
-    """Return a request's usage under the alias that served the request, or else under the requested alias.
+    """Return a request's usage under the alias that served the request, or under the requested alias.
 
     Returns None if there is no usage.
     """
@@ -391,7 +391,7 @@ def total_of(request: Request, usage: TokenUsage, model: str, prices: Mapping[st
 async def count_usage(
     journal: UsageLedger, account: Account, usage: TokenUsage, model: str, prices: Prices | None
 ) -> None:
-    """Add to the usage that an account has of a model alias, even if the caller is cancelled meanwhile."""
+    """Add to an account's usage of a model alias, even if the caller is cancelled meanwhile."""
     used = account_total(account, usage, model, cost_usd(usage, prices))
     if used is not None:
         await asyncio.shield(asyncio.ensure_future(journal.add_usage(used)))
@@ -401,7 +401,7 @@ def account_total(
     account: Account, usage: TokenUsage, model: str, cost: float | None, session_id: str = ""
 ) -> UsageTotal | None:
     """Return an account's usage of a model alias for one request, or None if there is no usage."""
-    if not usage.prompt_tokens:  # otherwise, made-up model names would fill the table
+    if not usage.prompt_tokens:  # Otherwise, invented model names would fill the table.
         return None
     return UsageTotal(
         tenant=account.tenant,

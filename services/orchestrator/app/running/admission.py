@@ -48,7 +48,7 @@ class Submission:
         fingerprint: Hash of the payload, which must match under the same id.
         size_bytes: The encoded size.
         has_new_id: Whether the id was generated for this request, so that no execution can have it yet.
-        kept: The part of the request that is kept with the execution, or None if nothing is kept.
+        kept: The part of the request to keep with the execution, or None.
     """
 
     request: Request
@@ -83,13 +83,13 @@ class Admission:
         """
         request = submission.request
         _check(submission)
-        existing: Execution | ExecutionRecord | None = await self._find_running(request.key)
+        existing: Execution | ExecutionRecord | None = await self.running(request.key)
         answers: RecordedAnswers | None = None
         if existing is None and request.replay is not None:
             existing = await self._existing(submission, ended)  # The recorded execution may have been deleted.
         if existing is None and request.replay is not None:
             submission, answers = await self._take(submission, request.replay)
-            existing = await self._find_running(request.key)
+            existing = await self.running(request.key)
         if existing is None:
             execution, takes_turn = self._register(submission)
             admission = self._admit(submission, execution.recorder, ended, answers, takes_turn=takes_turn)
@@ -106,7 +106,7 @@ class Admission:
     async def _go_on(
         self, found: ExecutionRecord, submission: Submission, *, may_run_again: bool
     ) -> Execution | ExecutionRecord:
-        """Resume an interrupted execution, or run an ended execution again if permitted, or else return the record."""
+        """Resume an interrupted execution, or rerun an ended execution if permitted, or else return the record."""
         if found.is_interrupted:
             resumed = await self.resume(found, account=submission.request.account)
             return resumed or await self._journal.get(found.key)
@@ -139,15 +139,15 @@ class Admission:
         return execution
 
     async def _take(self, submission: Submission, policy: ReplayPolicy) -> tuple[Submission, RecordedAnswers]:
-        """Return a replay with the recorded variant, and the recorded results. They count toward the replay's size."""
+        """Return a replay with the recorded variant, and the recorded results, which count toward its size."""
         environment = self._environment
         request, answers = await take_recorded(
             self._journal, submission.request, policy, environment.services.experiments, environment.limits.plan_bounds
         )
         return replace(submission, request=request, size_bytes=submission.size_bytes + text_size(answers)), answers
 
-    async def _find_running(self, key: ExecutionKey) -> Execution | None:
-        """Return the running execution of a key. Waits until an execution that stops or is parked has ended."""
+    async def running(self, key: ExecutionKey) -> Execution | None:
+        """Return the execution of a key that runs here, or None. Waits for a stopping or parked execution to end."""
         while (running := await self._registry.get(key)) is not None and (running.is_stopping or running.is_parked):
             await running.ended.wait()
         return running
@@ -190,7 +190,7 @@ class Admission:
 
     @contextmanager
     def _seat(self, execution: Execution) -> Iterator[None]:
-        """Free the key and the place of a registered execution after the work inside."""
+        """Free the key and the place of a registered execution when the enclosed work ends."""
         try:
             yield
         finally:
@@ -219,7 +219,7 @@ class Admission:
             return existing
         admitted = Admitted(request, limits.plan_bounds, max_execution_s=limits.max_execution_s)
         start = Start(recorder, begin(admitted), time_limits(request, limits.max_execution_s), taken)
-        if submission.has_new_id and not takes_turn:  # the journal cannot reject it, so do not wait
+        if submission.has_new_id and not takes_turn:  # The journal cannot reject it, so do not wait.
             unstored = asyncio.ensure_future(self._journal.admit_new(recorder.record, admitted))
             recorder.follow(unstored)
             return replace(start, unstored=unstored)
@@ -235,7 +235,7 @@ class Admission:
     async def _admit_again(
         self, recorder: Recorder, admitted: Admitted, ended: ExecutionRecord, *, takes_turn: bool
     ) -> tuple[ExecutionRecord | None, Recorder]:
-        """Store an execution that ended and runs again. Its events follow those of the earlier run.
+        """Store an ended execution that runs again. Its events follow the events of the earlier run.
 
         Returns the record of the execution if another orchestrator was faster, and the recorder.
         """
@@ -246,9 +246,9 @@ class Admission:
         return None, Recorder(self._journal, self._clock, record, after_sequence=after)
 
     async def _check_storage(self, submission: Submission) -> StorageSum | None:
-        """Raise Overloaded if the tenant or the session of a new execution has as many bytes as it may.
+        """Raise Overloaded if the tenant or the session of a new execution has reached its storage limit.
 
-        Return the tenant's sum to which the bytes of the execution were added, or None without a bound.
+        Returns the tenant's sum to which the execution's bytes were added, or None without a limit.
         """
         request, storage = submission.request, self._environment.storage
         if request.is_turn:
@@ -265,13 +265,13 @@ class Admission:
             return None
 
     def _guarded(self, request: Request) -> Request:
-        """Return a request that records whether guards check it, so that this also holds after a resume."""
+        """Return a request that records whether guards check it, so that a resume uses the same setting."""
         guards = self._environment.services.guards
         is_guarded = guards is not None and guards_request(guards.rules, request.tenant)
         return replace(request, is_guarded=is_guarded)
 
     async def _claim(self, execution: Execution) -> Start | ExecutionRecord:
-        """Claim an interrupted execution for this orchestrator, or return its record if another one was faster."""
+        """Claim an interrupted execution, or return its record if another orchestrator was faster."""
         record = execution.recorder.record
         was_parked = record.wakes_at is not None
         if not await self._journal.claim(record.key):
@@ -322,6 +322,6 @@ async def _admission_of(execution: Execution) -> ExecutionRecord | None:
 
 
 def _stop_unwatched(execution: Execution, failure: Failure) -> None:
-    """Stop an execution that was admitted after its caller had been cancelled."""
+    """Stop an execution that was admitted after its caller was cancelled."""
     if execution.watcher_count == 0 and not execution.is_background:
         execution.stop(failure)

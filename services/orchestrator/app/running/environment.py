@@ -1,4 +1,4 @@
-"""Shares services, journal, limits and the turns of sessions among executions, and limits each in time."""
+"""Shares services, journal, limits and session turns among executions, and limits the time of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.orchestrator.ports.journal import Conversations, Journal
 
 TURN_POLL_S = 0.05
 TURN_LOOK_S = 1.0
-MAX_WAITING_TURNS = 16  # waiting turns of one session; they count against the registry's limits
+MAX_WAITING_TURNS = 16  # maximum number of waiting turns per session; they count against the registry's limits
 
 
 class ConcurrentTurns(StrEnum):
@@ -76,7 +76,7 @@ class Turns:
     async def turn(self, request: Request, *, is_resumed: bool = False) -> AsyncIterator[None]:
         """Wait for the session's turn, in order of arrival. The turn is released when the execution ends.
 
-        If `is_resumed` is set, an execution that still has the turn does not wait, because the queue waits for it.
+        With `is_resumed`, an execution that still has the turn does not wait, because the queue waits for it.
         """
         key = request.session_key
         if not _is_turn(request) or (is_resumed and await self._journal.has_turn(key, request.request_id)):
@@ -88,7 +88,7 @@ class Turns:
             yield
 
     async def _wait_for_other(self, key: SessionKey, request_id: str) -> None:
-        """Wait for a turn that another process holds. Polls, as an interrupted turn expires without a signal."""
+        """Wait for a turn that another process holds. Polls, because an interrupted turn expires without a signal."""
         with self._journal.watching(key) as session:
             while not await self._journal.take_turn(key, request_id):
                 await session.wait(TURN_POLL_S, limit_s=TURN_LOOK_S)
@@ -100,7 +100,7 @@ def _is_turn(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of executions, and the prices of models."""
+    """Limits on executions, and the prices of models."""
 
     max_running: int = 256
     max_running_of_tenant: int = 0
@@ -138,7 +138,7 @@ def make_environment(services: Services, journal: Journal, clock: Clock, limits:
     return Environment(services, journal, clock, limits, Turns(journal, limits.concurrent_turns), storage)
 
 
-# Tolerance for deadlines: a caller uses its own clock, and its gRPC may have rounded up the deadline to three digits.
+# Deadline tolerance: a caller uses its own clock, and its gRPC may have rounded up the deadline to three digits.
 DEADLINE_SLACK_S = 0.05
 DEADLINE_ROUNDING_RATIO = 0.01
 

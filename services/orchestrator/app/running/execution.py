@@ -3,13 +3,13 @@
 Theory of operation. `live` is the task of an execution. It awaits the admission, which gives the position of the
 machine, drives the machine to its end, and records each step. Callers come and go: they watch the events, and every
 command has the deadline that applies when it starts. A stop or an interruption cancels the task, unless the outcome is
-decided. `_HALTING` says in which phase it takes effect.
+decided. `_HALTING` defines when it takes effect in each phase.
 
 Invariants:
     1. The phases follow each other in the order of `Phase`. An admission that is refused leads to ENDED at once.
     2. The first reason that halts an execution counts. A Failure becomes the end of its machine. An error interrupts it
        without an end, so that it can be resumed.
-    3. An outcome that is decided is stored, whatever happens meanwhile.
+    3. A decided outcome is always stored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ from enum import Enum, auto
 from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.calls.principal import work_of
 from pagantic_common.domain.deadline import Deadline
-from pagantic_common.domain.errors import ErrorCode, Failure, Internal, PaganticError, Unavailable, failure_of
+from pagantic_common.domain.errors import (
+    ErrorCode,
+    Failure,
+    Internal,
+    PaganticError,
+    PreconditionFailed,
+    Unavailable,
+    failure_of,
+)
 from pagantic_common.telemetry.logging import get_logger, report_bug
 from pagantic_common.telemetry.scope import current_deadline, work_scope
+from services.orchestrator.app.effects.branches import Branches, Outstanding
 from services.orchestrator.app.effects.scope import RunScope, drive
 from services.orchestrator.app.effects.table import EFFECTS
-from services.orchestrator.app.effects.waits import Outstanding, Waits
 from services.orchestrator.app.failures import failure_from
 from services.orchestrator.app.recording.observing import StateSpans, execution_span, note_failure, variant_scope
 from services.orchestrator.app.recording.recorder import Recorder, total_of
@@ -52,7 +60,7 @@ from services.orchestrator.ports.journal import ExecutionRecord
 
 log = get_logger(__name__)
 
-PARK_AFTER_S = 1.0  # shorter waits are not worth a resume
+PARK_AFTER_S = 1.0  # Shorter waits are not worth a resume.
 _PARKED = "the execution is parked"
 _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log says why; send it again"
 
@@ -60,16 +68,16 @@ _NOT_RECORDED = "the execution could not be recorded: the orchestrator's log say
 class Phase(Enum):
     """The phases of an execution in one process, from its admission to its end."""
 
-    ADMITTING = auto()  # reserves its id, and waits for the journal
+    ADMITTING = auto()  # The execution reserves its id, and waits for the journal.
     RUNNING = auto()
-    ENDING = auto()  # stores its decided outcome
+    ENDING = auto()  # The execution stores its decided outcome.
     ENDED = auto()
 
 
 class _Halting(Enum):
-    """When a stop or an interruption of an execution takes effect."""
+    """The time at which a stop or an interruption of an execution takes effect."""
 
-    LATER = auto()  # takes effect once the execution is admitted
+    LATER = auto()  # once the execution is admitted
     NOW = auto()
     NEVER = auto()
 
@@ -87,12 +95,12 @@ class _HaltedError(Exception):
 
 
 class ExecutionParked(PaganticError):
-    """The execution was parked. Its watchers follow the journal from then on."""
+    """The execution was parked. Its watchers then follow the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The position from which an admitted execution starts, or goes on after an interruption.
+    """The position from which an admitted execution starts, or continues after an interruption.
 
     Attributes:
         recorder: The recorder, which continues after the stored events.
@@ -121,7 +129,7 @@ class Execution:
 
     Attributes:
         recorder: The journal and the watchers of the execution.
-        request: The request as the caller sent it; for a resumed execution as it was stored, and None until it is read.
+        request: The caller's request. A resumed execution has the stored request, and None until it is read.
         size_bytes: The size counted for the request.
         account: The account for which the execution counts.
         admission: The result of the admission: None if the execution runs here, or else the existing record of its id.
@@ -154,7 +162,7 @@ class Execution:
         self.is_parked = False
         self._phase = Phase.ADMITTING
         self._halted_by = halted_by
-        self._admitted_for = admitted_for or Deadline()  # applies until there is a watcher
+        self._admitted_for = admitted_for or Deadline()  # Applies until there is a watcher.
         self._watched_until: list[Deadline] = []
         self._times_out_at = Deadline()
 
@@ -224,7 +232,7 @@ class Execution:
                 self.stop(caller_left(time.monotonic() - since_s))
 
     async def live(self, admission: Awaitable[Start | ExecutionRecord], seat: AbstractContextManager[None]) -> None:
-        """Await the admission, and run the execution to its end. The seat is left, however it ends."""
+        """Await the admission, and run the execution to its end. The seat is always left."""
         with seat:
             start = await self._be_admitted(admission)
             if start is None:
@@ -234,46 +242,46 @@ class Execution:
                 self._recorded(start),
                 asyncio.timeout(start.limits.left_s),
                 self._turn(start),
-                self._parking(scope.waits),
+                self._parking(scope.branches),
             ):
                 with StateSpans() as states:
                     await drive(await self._begin(start), scope, self._record, states)
 
     @asynccontextmanager
-    async def _parking(self, waits: Waits) -> AsyncIterator[None]:
-        """Park an execution in the background once the work inside has only waited for PARK_AFTER_S."""
+    async def _parking(self, branches: Branches) -> AsyncIterator[None]:
+        """Park a background execution once the enclosed work has only waited for PARK_AFTER_S."""
         if not self.is_background:
             yield
             return
-        parking = asyncio.create_task(self._park(waits))
+        parking = asyncio.create_task(self._park(branches))
         try:
             yield
         finally:
             parking.cancel()
             await asyncio.wait([parking])
 
-    async def _park(self, waits: Waits) -> None:
+    async def _park(self, branches: Branches) -> None:
         while not self.is_parked:
-            await waits.idle()
-            change_count = waits.change_count
+            await branches.idle()
+            change_count = branches.change_count
             await self._environment.clock.sleep(PARK_AFTER_S)
-            if waits.change_count != change_count or (outstanding := waits.outstanding) is None:
+            if branches.change_count != change_count or (outstanding := branches.outstanding) is None:
                 continue
             try:
                 await self._park_now(outstanding)
-            except PaganticError as error:  # nothing more can be recorded, so another start must continue the work
+            except PaganticError as error:  # Nothing more can be recorded, so another start must continue the work.
                 self.interrupt(error)
                 return
         self._halt(ExecutionParked(_PARKED))
 
     async def _park_now(self, outstanding: Outstanding) -> None:
-        """Park the execution, unless one of its calls was decided meanwhile.
+        """Park the execution, unless one of its waits has ended meanwhile.
 
-        A cancellation waits for the journal, because the execution is not this orchestrator's once it is parked.
+        A cancellation waits for the journal, because a parked execution no longer belongs to this orchestrator.
         """
         await self.recorder.emit(events.Parked(outstanding.wakes_at), is_durable=True)
         storing = asyncio.ensure_future(
-            self._environment.journal.park(self.key, outstanding.wakes_at, outstanding.call_ids)
+            self._environment.journal.park(self.key, outstanding.wakes_at, outstanding.wait_ids)
         )
         try:
             self.is_parked = await asyncio.shield(storing)
@@ -285,13 +293,13 @@ class Execution:
             await self.recorder.emit(events.Woken(), is_durable=True)
 
     async def _be_admitted(self, admission: Awaitable[Start | ExecutionRecord]) -> Start | None:
-        """Return the start, or None if the admission was refused. Sets the result of the admission for its waiters."""
+        """Return the start, or None if the admission was refused. Sets the admission's result for its waiters."""
         try:
             admitted = await admission
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._phase = Phase.ENDED
             self.admission.set_exception(error)
-            self.admission.exception()  # the caller may be cancelled, and asyncio would log the unretrieved exception
+            self.admission.exception()  # If the caller is cancelled, asyncio would log the unretrieved exception.
             return None
         if isinstance(admitted, ExecutionRecord):
             self._phase, self.is_recorded = Phase.ENDED, True
@@ -302,7 +310,7 @@ class Execution:
         self.recorder.progress = admitted.begun.progress
         self._outcome = admitted.begun.outcome
         self._times_out_at = Deadline.after(time.monotonic(), admitted.limits.left_s)
-        if admitted.limits.left_s <= 0:  # the time ran out during an interruption
+        if admitted.limits.left_s <= 0:  # The time ran out during an interruption.
             self._halted_by = self._halted_by or admitted.limits.failure
         if admitted.unstored is not None:
             admitted.unstored.add_done_callback(self._interrupt_unstored)
@@ -319,7 +327,7 @@ class Execution:
 
     @asynccontextmanager
     async def _recorded(self, start: Start) -> AsyncIterator[None]:
-        """Run the work inside on behalf of the account, and record the failure that halts it as its end."""
+        """Run the enclosed work on behalf of the account, and record the failure that halts it as its end."""
         lost: PaganticError = Internal(_NOT_RECORDED)
         try:
             with self._observed(start):
@@ -343,7 +351,7 @@ class Execution:
 
     @contextmanager
     def _observed(self, start: Start) -> Iterator[None]:
-        """Run the work inside within the span of the execution, with its account, its ids and its variant."""
+        """Run the enclosed work in the execution's span, with its account, its ids and its variant."""
         record = self.recorder.record
         trace_id = record.trace_id if start.begun.is_resumed else start.request.trace_id
         correlation = CorrelationContext(request_id=record.request_id, session_id=record.session_id)
@@ -358,7 +366,7 @@ class Execution:
 
     @contextmanager
     def _halting(self, limits: TimeLimits) -> Iterator[None]:
-        """Take an error that stops the work inside as the reason that the execution is halted."""
+        """Use an error that stops the enclosed work as the reason for halting the execution."""
         try:
             yield
         except _HaltedError:
@@ -368,14 +376,15 @@ class Execution:
         except asyncio.CancelledError:
             if self._halted_by is None:
                 raise
-        except Unavailable as error:  # the journal is unavailable; the machine handles failures of services
+        # The journal is unavailable, or the session's turn waits. The machine handles failures of services.
+        except (Unavailable, PreconditionFailed) as error:
             self._halted_by = failure_from(error)
-        except Exception as error:  # noqa: BLE001 - a bug ends the execution that met it
+        except Exception as error:  # noqa: BLE001 - a bug ends only its own execution
             self._halted_by = Failure(code=None, message=report_bug(log, error))
 
     @asynccontextmanager
     async def _turn(self, start: Start) -> AsyncIterator[None]:
-        """Wait for the turn of the session, and hold it during the work inside, unless the execution is halted."""
+        """Wait for the turn of the session, and hold it during the enclosed work, unless the execution is halted."""
         if self._halted_by is not None:
             raise _HaltedError
         async with self._environment.turns.turn(start.request, is_resumed=start.begun.is_resumed):
@@ -391,26 +400,26 @@ class Execution:
             recorder=self.recorder,
             effects=EFFECTS,
             tool_slots=asyncio.Semaphore(MAX_PARALLEL_CALLS),
-            waits=Waits(),
+            branches=Branches(),
             may_park=self.is_background,
             deadline=lambda: self.deadline,
             taken=start.taken,
         )
 
     async def _begin(self, start: Start) -> Outcome:
-        """Record that the execution starts, is woken or is resumed, and return its current outcome."""
+        """Record the start, waking or resume of the execution, and return its current outcome."""
         outcome = self._outcome
         if self.recorder.has_no_events or isinstance(outcome.command, Finish):
             await self._record(outcome)
         if start.was_parked:
             await self.recorder.emit(events.Woken())
         elif start.begun.is_resumed and not isinstance(outcome.command, Finish):
-            # Durable, so that an execution that keeps crashing its orchestrator does not seem to be resumed only once.
+            # Durable, so that the resumes of an execution that keeps crashing its orchestrator are all counted.
             await self.recorder.emit(events.Resumed(len(self.recorder.progress.steps)), is_durable=True)
         return outcome
 
     async def _end(self, failure: Failure) -> None:
-        """End the machine with a failure from outside. A decided outcome is kept."""
+        """End the machine with a failure from outside, but keep a decided outcome."""
         self._phase = Phase.ENDING
         if self.recorder.is_finishing:
             await self.recorder.settle()
@@ -423,7 +432,7 @@ class Execution:
         await self._record(machine.step(self._outcome.run, failed), failed)
 
     async def _record(self, outcome: Outcome, answer: Answer | None = None) -> None:
-        """Record the machine's events and the answer that it received, and at the end also the response."""
+        """Record the machine's events and the answer that it received, and finally also the response."""
         limits = self._environment.limits
         if answer is not None:
             outcome, answer = fit_response(self._outcome.run, answer, outcome, limits.max_response_bytes)

@@ -11,9 +11,9 @@ from services.orchestrator.app.running.execution import Execution, ExecutionPark
 from services.orchestrator.core.execution.events import Completed, Event
 from services.orchestrator.ports.journal import ExecutionRecord, Journal
 
-FOLLOW_S = 0.1  # poll interval for an execution whose orchestrator does not notify this orchestrator of its writes
+FOLLOW_S = 0.1  # poll interval if the execution's orchestrator does not announce its writes
 FOLLOW_PARKED_S = 1.0
-FOLLOWED_AT_ONCE = 500  # events
+FOLLOWED_AT_ONCE = 500  # number of events
 
 
 async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, None]:
@@ -44,24 +44,21 @@ async def follow(
         after: Only events with greater sequence numbers are yielded.
         watches: Whether the caller counts as a watcher of an execution that runs here.
     """
-    moved: Execution | ExecutionRecord | None = None
-    if isinstance(found, Execution):
-        source = _live(found, environment.journal, after, watches=watches)
-    else:
-        after = max(after, await environment.journal.after_sequence(found.key))
-        source = _stored(found, environment.journal, admission, after)
-    async with aclosing(source) as items:
-        async for item in items:
-            if isinstance(item, Event):
-                after = item.sequence
-                yield item
-            else:
-                moved = item
-    if moved is None:
-        return
-    async with aclosing(follow(moved, environment, admission, after=after, watches=watches)) as events:
-        async for event in events:
-            yield event
+    moved: Execution | ExecutionRecord | None = found
+    while moved is not None:
+        if isinstance(moved, Execution):
+            source = _live(moved, environment.journal, after, watches=watches)
+        else:
+            after = max(after, await environment.journal.after_sequence(moved.key))
+            source = _stored(moved, environment.journal, admission, after)
+        moved = None
+        async with aclosing(source) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    after = item.sequence
+                    yield item
+                else:
+                    moved = item
 
 
 async def _live(
@@ -80,7 +77,7 @@ async def _live(
 async def _stored(
     record: ExecutionRecord, journal: Journal, admission: Admission, sequence: int
 ) -> AsyncGenerator[Event | ExecutionRecord | Execution, None]:
-    """Yield the stored events after a sequence number. If the execution is resumed here, yield it last."""
+    """Yield the stored events after a sequence number. If the execution runs here, yield it last."""
     with journal.watching(record.key) as changes:
         while True:
             had_ended, previous_sequence = record.response is not None, sequence
@@ -91,8 +88,9 @@ async def _stored(
             if (had_ended and sequence == previous_sequence) or _has_completed(events):
                 return
             record = await journal.get(record.key)
-            if record.is_interrupted and (resumed := await admission.resume(record)) is not None:
-                yield resumed
+            found = await (admission.resume(record) if record.is_interrupted else admission.running(record.key))
+            if found is not None:
+                yield found
                 return
             if record.response is None and len(events) < FOLLOWED_AT_ONCE:
                 await changes.wait(_poll_s(record))

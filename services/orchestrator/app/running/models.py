@@ -19,7 +19,7 @@ from services.orchestrator.ports.services import TokenCount, Vectors
 from services.orchestrator.ports.serving import ReplicaChange, ReplicaReport, ServingPort
 
 MAX_RERANKED = 1024
-TEXTS_OF_A_CALL = 32  # low, because a cross-encoder is slow for each text and other requests wait meanwhile
+TEXTS_OF_A_CALL = 32  # low, because a cross-encoder is slow and other requests wait meanwhile
 _EMBED, _SCORE_PAIRS = "embed", "score_pairs"  # The names of the capabilities, as defined by the inference service.
 _HOW_TO_EMBED = (
     "makes embeddings: install the bundled one with `make setup`, or add a GGUF file to PAGANTIC_INFERENCE_MODELS"
@@ -88,8 +88,8 @@ class Models:
     async def embed(self, texts: Sequence[str], model: str, *, size_bytes: int = 0) -> Vectors:
         """Return a vector for each text. An empty alias selects the caller's first permitted embedding model.
 
-        Raises InvalidRequest (CONFIG_NO_ENGINE) if there is no such model, Overloaded at a concurrency limit, and the
-        errors of the inference service.
+        Raises InvalidRequest (CONFIG_NO_ENGINE) if there is no permitted model, Overloaded at a concurrency limit, and
+        the errors of the inference service.
         """
         account = account_of(current_principal())
         with self._registry.counted(account, size_bytes):

@@ -1,4 +1,4 @@
-"""Guards texts that reach models from outside of executions: changes of a session, and arguments of an approver."""
+"""Guards texts from outside executions: session changes, payloads of signals, and an approver's arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_A_SESSION = (GuardStage.INPUT, GuardStage.TOOL_RESULTS)
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """A change of a stored conversation: JSON values by name, new messages, and messages at positions of others."""
+    """A change of a stored conversation: JSON values by name, new messages, and replaced messages by position."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     appended: Sequence[Message] = ()
@@ -39,7 +39,7 @@ class SessionChange:
 
 
 class OutsideGuards:
-    """Has the guards read texts when they are sent, because executions do not read them again when they use them.
+    """Has the guards read texts on arrival, because executions do not check these texts again on use.
 
     A judging guard counts as running work of the caller, and its tokens are added to the caller's usage. Every method
     raises PermissionDenied (GUARD_BLOCKED) if a guard blocks a text, and Overloaded if too much work runs.
@@ -50,18 +50,22 @@ class OutsideGuards:
         self._registry = registry
 
     async def check_session(self, change: SessionChange, account: Account) -> SessionChange:
-        """Return a change of a session as the guards of inputs and of tool results leave it."""
+        """Return a session change after the changes of the guards of inputs and tool results."""
         return await self._read(change, _mapped_change, _OF_A_SESSION, account)
 
     async def check_arguments(self, arguments_json: str, account: Account) -> str:
-        """Return the changed arguments of a call as the guards of arguments leave them."""
+        """Return the changed arguments of a call after the changes of the guards of arguments."""
         stage = GuardStage.TOOL_ARGUMENTS
         return await self._read(arguments_json, lambda text, change: map_json(text, change, stage), (stage,), account)
+
+    async def check_payload(self, payload_json: str, account: Account) -> str:
+        """Return the payload of a signal after the changes of the guards of inputs."""
+        return await self._read(payload_json, map_json, (GuardStage.INPUT,), account)
 
     async def _read(
         self, part: PartT, mapped: Callable[[PartT, Change], PartT], stages: Sequence[GuardStage], account: Account
     ) -> PartT:
-        """Return a part of a call with its texts as the guards leave them; `mapped` applies a change to each text."""
+        """Return a part of a call after the guards' changes; `mapped` applies a change to each text."""
         guards = self._environment.services.guards
         rules = {stage: rules_for(guards.rules if guards else (), stage, account.tenant) for stage in stages}
         if guards is None or not any(rules.values()):
@@ -86,7 +90,7 @@ def _mapped_change(sent: SessionChange, change: Change) -> SessionChange:
 
 @dataclass(frozen=True, slots=True)
 class _CallReader:
-    """Implements Reader for a call, which has no timeline: the log and the metrics have the reports."""
+    """Implements Reader for a call, which has no timeline: reports go to the log and the metrics."""
 
     guards: Guards
     account: Account

@@ -12,14 +12,14 @@ from pagantic_common.domain.errors import ErrorCode, Overloaded, Unavailable
 from services.orchestrator.app.running.execution import Execution
 from services.orchestrator.core.model.keys import Account, ExecutionKey
 
-MAX_UNRECORDED = 10_000  # number of ids; bounds the memory used while the journal fails for long
+MAX_UNRECORDED = 10_000  # number of ids; bounds memory during a long journal failure
 
 
 class Registry:
     """Executions by key, limited in number and bytes: in total, per tenant and per subject.
 
-    A limit of 0 means no limit. A key is reserved at once, so that later requests with the same key wait. If there are
-    tenants, one without a limit has its share: at most TENANT_WEIGHT times as much as is free, as in `Shares`.
+    A limit of 0 means no limit. A key is reserved at once, so that later requests with the same key wait. With multiple
+    tenants, a tenant without a limit has at most TENANT_WEIGHT times the free capacity, as in `Shares`.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Registry:
 
     @property
     def unrecorded(self) -> list[ExecutionKey]:
-        """Keys of executions that ended here, but whose end is not recorded in the journal."""
+        """Keys of executions that ended here without a recorded end in the journal."""
         return sorted(self._unrecorded)
 
     def mark_recorded(self, keys: Iterable[ExecutionKey]) -> None:
-        """Drop keys of executions whose end here has been recorded in the journal."""
+        """Drop the keys of executions whose end is now recorded in the journal."""
         self._unrecorded.difference_update(keys)
 
     @contextmanager
@@ -126,7 +126,7 @@ class Registry:
             raise Overloaded(f"the requests that run have {sizes}, the limit is {self._max_bytes}", retry_after_s=1.0)
 
     def _is_beyond_share(self, held: int, amount: int, free: int) -> bool:
-        """Return whether a tenant that holds something would have more than its share with a further amount."""
+        """Return whether a further amount would exceed the share of a tenant that already holds some capacity."""
         return self._has_tenants and held > 0 and amount > 0 and amount > left_of_share(held, free, TENANT_WEIGHT)
 
     async def get(self, key: ExecutionKey) -> Execution | None:
@@ -146,7 +146,7 @@ class Registry:
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
                 retry_after_s=1.0,
             )
-        if execution.key in self._unrecorded:  # the journal says that it runs, so followers would wait indefinitely
+        if execution.key in self._unrecorded:  # The journal shows it as running, so followers would wait indefinitely.
             raise Unavailable(
                 f"execution {execution.key.request_id!r} was interrupted, and the journal does not know that yet",
                 code=ErrorCode.ORCHESTRATION_DEPENDENCY_UNAVAILABLE,
@@ -167,7 +167,7 @@ class Registry:
         execution.account = account
 
     def remove(self, execution: Execution, *, is_recorded: bool) -> None:
-        """Free the key of an execution. `is_recorded` says whether the journal has recorded its end or refusal."""
+        """Free the key of an execution. `is_recorded` is set if the journal has recorded its end or refusal."""
         del self._running[execution.key]
         self._uncount(execution.account)
         self._hold(execution.account, -execution.size_bytes)
@@ -179,10 +179,10 @@ class Registry:
         self._used_bytes += size_bytes
         self._bytes_of[account.tenant] += size_bytes
         if not self._bytes_of[account.tenant]:
-            del self._bytes_of[account.tenant]  # avoids keeping an entry for every tenant
+            del self._bytes_of[account.tenant]  # Keep no entries for idle tenants.
 
     def _uncount(self, account: Account) -> None:
         for payer in account.payers:
             self._count_of[payer] -= 1
             if not self._count_of[payer]:
-                del self._count_of[payer]  # avoids keeping an entry for every tenant and subject
+                del self._count_of[payer]  # Keep no entries for idle tenants and subjects.

@@ -1,7 +1,7 @@
 """Limits the spending of tenants and of their callers per period, without a database query per inference.
 
 Theory of operation. The journal's database has a row for each budget, with the amount granted from it. An orchestrator
-gets a grant larger than its present need, and keeps the unspent amount in memory, in a `Purse`. Before each inference
+gets a grant larger than it currently needs, and keeps the unspent amount in memory, in a `Purse`. Before each inference
 it reserves the worst-case amount in the purse, and afterwards it settles the actual usage. The database is queried
 again only when the purse is too low. A grant counts as used until it is returned, so neither several orchestrators nor
 a crash can overspend the budget. If an orchestrator crashes, the rest of its purse is lost until the period ends.
@@ -28,10 +28,10 @@ from services.orchestrator.core.turn.answering import Infer
 from services.orchestrator.core.turn.deciding import Decide
 from services.orchestrator.core.turn.voting import Sample
 
-DEFAULT_OUTPUT_TOKENS = 2048  # the default limit of the inference service
-TEMPLATE_TOKENS = 1024  # the most tokens that a chat template adds to a conversation
-MESSAGE_TOKENS = 32  # the most tokens that a chat template adds to each message and tool
-GRANT_FACTOR = 32  # the number of worst-case inferences that a grant covers
+DEFAULT_OUTPUT_TOKENS = 2048  # default limit of the inference service
+TEMPLATE_TOKENS = 1024  # maximum number of tokens that a chat template adds to a conversation
+MESSAGE_TOKENS = 32  # maximum number of tokens that a chat template adds to each message and tool
+GRANT_FACTOR = 32  # number of worst-case inferences that a grant covers
 MICRO = 1_000_000
 
 
@@ -98,15 +98,15 @@ class Amount:
         return Amount(self.tokens // 2, self.micro_usd // 2)
 
     def covers(self, other: Amount) -> bool:
-        """Return whether the tokens and the cost are each at least as large as in the other amount."""
+        """Return whether both the tokens and the cost are at least as large as in the other amount."""
         return self.tokens >= other.tokens and self.micro_usd >= other.micro_usd
 
     def at_least(self, other: Amount) -> Amount:
-        """Return the larger number of tokens and the larger cost of the two amounts."""
+        """Return the larger token count and the larger cost of the two amounts."""
         return Amount(max(self.tokens, other.tokens), max(self.micro_usd, other.micro_usd))
 
     def at_most(self, other: Amount) -> Amount:
-        """Return the smaller number of tokens and the smaller cost of the two amounts."""
+        """Return the smaller token count and the smaller cost of the two amounts."""
         return Amount(min(self.tokens, other.tokens), min(self.micro_usd, other.micro_usd))
 
 
@@ -118,7 +118,7 @@ class Budget:
     """The amount that an account may spend in a period. A limit of None means no limit.
 
     `granted` is the amount granted since `period_start`. Times are in seconds since 1970. `made_at` distinguishes this
-    budget from an earlier budget of the account, so that grants of the earlier budget are not returned to this budget.
+    budget from an earlier budget of the account, so that grants from the earlier budget are not returned to it.
     """
 
     account: Account
@@ -131,7 +131,7 @@ class Budget:
 
     @property
     def identity(self) -> tuple[float, float]:
-        """The identity of this budget in its current period, to which each grant belongs."""
+        """The identity of this budget in its current period. Each grant belongs to an identity."""
         return self.made_at, self.period_start
 
     def left(self) -> Amount:
@@ -141,7 +141,7 @@ class Budget:
     def grant(self, least: Amount) -> Amount | None:
         """Return a grant that covers `least`, or None if too little is left.
 
-        The grant is larger than `least` if possible, but then at most half of the amount left, so that other
+        If possible, the grant is larger than `least`, but at most half of the remaining amount, so that other
         orchestrators can get grants too.
         """
         remaining = self.left()
@@ -174,7 +174,7 @@ class Purse:
 
     @property
     def is_low(self) -> bool:
-        """Whether a new grant should be requested now, so that inferences do not have to wait for a grant."""
+        """Whether to request a new grant now, so that inferences do not have to wait for a grant."""
         return not self.free.covers(self._low)
 
     def put(self, granted: Amount) -> None:
@@ -187,7 +187,7 @@ class Purse:
         self._low = NOTHING
 
     def missing(self, amount: Amount) -> Amount:
-        """Return the amount that the purse lacks to reserve `amount`, including any debt."""
+        """Return the amount that the purse lacks for a reservation of `amount`, including any debt."""
         return (amount - self.free).at_least(NOTHING)
 
     def reserve(self, amount: Amount) -> bool:
@@ -200,7 +200,7 @@ class Purse:
         return True
 
     def settle(self, amount: Amount, used: Amount) -> None:
-        """Put back the unused part of a reserved amount. Usage beyond the reserved amount becomes a debt."""
+        """Put back the unused part of a reserved amount. Excess usage becomes a debt."""
         self.reserved -= amount
         self.free += amount - used
 
@@ -213,7 +213,7 @@ class Purse:
 def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, context_window: int) -> Amount:
     """Return an upper bound for the amount that an inference can use.
 
-    Each byte of text counts as a token, since a token has at least one byte. A `context_window` of 0 means that the
+    Each byte of text counts as a token, because a token has at least one byte. A `context_window` of 0 means that the
     window is unknown.
     """
     prompt, output, candidates = _prompt_bound(command), hints.max_tokens or DEFAULT_OUTPUT_TOKENS, 1
@@ -230,8 +230,8 @@ def worst_case(command: Infer | Sample, hints: Hints, prices: Prices | None, con
 def decision_bound(command: Decide, prices: Prices | None, context_window: int) -> Amount:
     """Return an upper bound for the amount that decisions can use.
 
-    Each question is a separate prompt after the common prefix. After each question the template ends the user's message
-    and begins the answer. Nothing is decoded.
+    Each question is a separate prompt after the common prefix. After each question, the template ends the user's
+    message and begins the answer. Nothing is decoded.
     """
     common = _prompt_bound(command)
     if context_window:
@@ -242,7 +242,7 @@ def decision_bound(command: Decide, prices: Prices | None, context_window: int) 
 
 
 def texts_bound(texts: Sequence[str], prices: Prices | None, query: str = "") -> Amount:
-    """Return an upper bound for the amount used if a model reads texts one by one, each with the query."""
+    """Return an upper bound for the amount used if a model reads each text separately, together with the query."""
     beside = len(query.encode()) + MESSAGE_TOKENS
     prompt = sum(len(text.encode()) + beside for text in texts)
     return amount_of(TokenUsage(prompt_tokens=prompt), prices)
@@ -257,7 +257,7 @@ def judge_bound(text: str, intent: str) -> TokenUsage:
 def amount_of(usage: TokenUsage, prices: Prices | None) -> Amount:
     """Return the amount that a usage takes from a budget.
 
-    The cost is rounded up, or 0 if there are no prices.
+    The cost is rounded up. Without prices it is 0.
     """
     cost = cost_usd(usage, prices) or 0.0
     return Amount(usage.prompt_tokens + usage.output_tokens, ceil(cost * MICRO))

@@ -1,7 +1,7 @@
 """Chooses a request's variant of an experiment, and applies the variant's changes to the request.
 
 A session's variant is drawn by weighted rendezvous hashing. A SHA-256 of the experiment, the variant and the session
-gives each variant an exponentially distributed time with the variant's share as the rate. The variant with the earliest
+gives each variant an exponentially distributed time whose rate is the variant's share. The variant with the earliest
 time wins.
 
 Invariants:
@@ -32,8 +32,8 @@ _Named = TypeVar("_Named")
 class Variant:
     """A variant, its share in percent, and its replacements for settings of the request.
 
-    An empty or None replacement changes nothing. `prompt` is the name of a prompt template, which receives the
-    variables of the request's template.
+    An empty or None replacement changes nothing. `prompt` names a prompt template, which receives the variables of the
+    request's template.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment: its variants, and conditions on the requests that it applies to.
+    """An experiment: its variants, and conditions on requests.
 
-    An empty condition holds for every request. An empty name in `models` stands for requests that name no model.
-    `prompt` is the name of a prompt template.
+    A request takes part if it meets every condition. An empty condition holds for every request. An empty name in
+    `models` matches requests that name no model. `prompt` is the name of a prompt template.
     """
 
     name: str
@@ -83,9 +83,9 @@ class Experiments:
     def place(self, request: Request) -> Request:
         """Return a request with its variant: the named variant, or else a variant of the first applicable experiment.
 
-        An experiment skips a tenant that may not use the model of every variant, so that the groups stay comparable.
-        A replay gets no new variant, as it may have the recorded variant. Raises InvalidRequest (CONFIG_INVALID) if the
-        named variant does not exist or does not apply.
+        An experiment skips a tenant that may not use every variant's model, so that the groups stay comparable.
+        A replay gets no new variant, because it may have the recorded variant. Raises InvalidRequest (CONFIG_INVALID)
+        if the named variant does not exist or does not apply.
         """
         if request.variant is not None:
             return request
@@ -117,13 +117,13 @@ class Experiments:
 def unit_of(request: Request) -> str:
     """Return the unit for which a variant is drawn.
 
-    The unit is the tenant with the session, or the tenant with the request if the request has no session.
+    The unit is the tenant and the session, or the tenant and the request if the request has no session.
     """
     return f"{request.tenant}\0{request.session_id or request.request_id}"
 
 
 def draw(experiment: Experiment, unit: str) -> Variant:
-    """Return the variant drawn for a unit. A variant whose share is 0 is never drawn."""
+    """Return the variant drawn for a unit. A variant with a share of 0 is never drawn."""
     drawn = [variant for variant in experiment.variants if variant.share > 0]
     return min(drawn, key=lambda variant: _time_of(experiment, variant, unit))
 

@@ -1,1 +1,1 @@
-"""The conversation as part of the model's prompt."""
+"""The conversation in the model's prompt."""

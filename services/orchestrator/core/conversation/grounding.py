@@ -1,4 +1,4 @@
-"""Grounds answers in retrieved chunks: judges whether the chunks answer, and turns quotations into citations."""
+"""Grounds answers in retrieved chunks: judges whether they contain the answer, and turns quotations into citations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_quoted(claim: Claim, chunks: Sequence[Chunk]) -> bool:
 def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -> Failure | None:
     """Return a failure if no chunk can be quoted and the model may not abstain, or None otherwise.
 
-    If there are no chunks, the answer is an abstention in any case.
+    Without chunks, the answer is always an abstention.
     """
     if policy is None or policy.may_abstain or not chunks or can_be_quoted([chunk.content for chunk in chunks], policy):
         return None
@@ -40,7 +40,7 @@ def unquotable_failure(policy: CitationPolicy | None, chunks: Sequence[Chunk]) -
 
 
 def citations_of(claims: Sequence[Claim], chunks: Sequence[Chunk], guarantee: Guarantee) -> tuple[Citation, ...]:
-    """Return the citations of claims that quote whole words of the chunks they name.
+    """Return the citations of claims that quote whole words of their chunks.
 
     The positions of a citation count characters of the document, or of the chunk if the chunk has no location.
     """
@@ -63,7 +63,7 @@ def _citation_of(claim: Claim, chunk: Chunk, guarantee: Guarantee) -> Citation:
 
 
 class CitedText:
-    """Parses an answer's JSON piece by piece, and returns its readable text as soon as it is known.
+    """Parses an answer's JSON piece by piece, and returns its readable text as soon as possible.
 
     The joined pieces equal `text_of` for the whole answer. Text that is not an answer's JSON adds nothing.
     """
@@ -74,12 +74,12 @@ class CitedText:
         self._string: str | None = None  # the decoded characters of the current string
         self._escape: str | None = None  # an incomplete escape sequence, without its first backslash
         self._word = ""  # the characters of a number or a literal
-        self._source = ""  # the current claim's source
+        self._source = ""  # source of the current claim
         self._has_text = False  # whether the current claim has text
         self._has_claims = False
 
     def feed(self, piece: str) -> str:
-        """Parse the next piece, and return the readable text that it adds."""
+        """Parse the next piece, and return the additional readable text."""
         return "".join(text for char in piece for text in self._take(char))
 
     def _take(self, char: str) -> Iterator[str]:
@@ -145,7 +145,7 @@ class CitedText:
 
 
 def _decoded(escape: str) -> str | None:
-    """Return the character that an escape sequence encodes, or None if the sequence is incomplete.
+    """Return the character of an escape sequence, or None if the sequence is incomplete.
 
     `escape` is the sequence without its first backslash.
     """
@@ -168,10 +168,10 @@ FRACTIONS = frozenset({"keyword"})  # kinds of scores that measure the matched f
 
 
 def retrieval_confidence(query: str, chunks: Sequence[Chunk]) -> float | None:
-    """Return the mean score if all scores are fractions, or else the fraction of query terms found in the chunks.
+    """Return the mean score if all scores are fractions, or else the fraction of query terms in the chunks.
 
     Returns None if there are no chunks. Scores that are not fractions have no scale: BM25 is unbounded, a cosine may be
-    negative, and reciprocal ranks only give an order.
+    negative, and reciprocal ranks give only an order.
     """
     if not chunks:
         return None
@@ -184,7 +184,7 @@ def answerability_messages(question: str, chunks: Sequence[Chunk]) -> tuple[Mess
     """Return the conversation that asks whether chunks contain the answer to a question.
 
     The chunks come first, as in the prompt for the answer, so that both prompts can share a prefix. The chunks are
-    quoted in any role, so that a chunk cannot answer in place of the model.
+    quoted in every role, so that a chunk cannot answer in place of the model.
     """
     yes, no = YES_OR_NO
     user_text = (

@@ -1,14 +1,14 @@
 """Limits the memory of a stored conversation: evicts the oldest messages, and puts a summary in their place.
 
 Theory of operation. A conversation is cut only before a question, so that whole turns are evicted: the question, the
-tool calls, their results and the answer. A cut that only just met the limit would move with nearly every turn, and the
-changed prefix of the prompt would invalidate the KV cache each time. So a cut goes down to a low-water mark of half the
-limit, and stays until the conversation reaches the limit again. The position of the cut is stored.
+tool calls, their results and the answer. A cut that barely met the limit would move on nearly every turn, and each
+change of the prompt's prefix would invalidate the KV cache. So a cut goes down to a low-water mark of half the limit,
+and stays until the conversation reaches the limit again. The position of the cut is stored.
 
 Invariants:
-    1. The kept messages are an unbroken end of the conversation, and begin at a cut.
-    2. The kept messages are within the limits, unless the new turn does not begin with a question. In that case the
-       turn that it continues is kept.
+    1. The kept messages are a contiguous end of the conversation, and begin at a cut.
+    2. The kept messages are within the limits, unless the new turn continues an earlier turn instead of beginning with
+       a question. In that case the earlier turn is kept.
     3. A conversation within the limits loses nothing.
     4. A tool result is never kept without its call.
 """
@@ -26,12 +26,12 @@ from pagantic_common.domain.text.quoting import fenced
 
 DEFAULT_OUTPUT_TOKENS = 2048
 SUMMARY_TOKENS = 256
-_LOW_WATER = 2  # the limit is divided by this number for the size that a cut keeps
+_LOW_WATER = 2  # divisor of the limit: the maximum size after a cut
 _TOO_LITTLE = 4  # A cut that keeps less than the limit divided by this number was made under a lower limit.
-_MESSAGE_BYTES = 16  # the most tokens that a template adds to a message
-_PROMPT_BYTES = 256  # the most tokens that a template adds to a prompt
-_TOOL_BYTES = 64  # the most tokens that a template adds to a tool
-_SUMMARY_PROMPT_TOKENS = 512  # the size of the instructions and the previous summary
+_MESSAGE_BYTES = 16  # maximum number of tokens that a template adds to a message
+_PROMPT_BYTES = 256  # maximum number of tokens that a template adds to a prompt
+_TOOL_BYTES = 64  # maximum number of tokens that a template adds to a tool
+_SUMMARY_PROMPT_TOKENS = 512  # size of the instructions and the previous summary
 
 SUMMARY_HEADING = "Summary of the conversation so far:"
 _SUMMARY_INSTRUCTIONS = """\
@@ -41,7 +41,7 @@ sentences, at most 150 words, nothing but the summary."""
 
 
 class Eviction(StrEnum):
-    """The treatment of the oldest messages of a conversation that is too long."""
+    """The treatment of the oldest messages when a conversation is too long."""
 
     FIFO = "fifo"
     NONE = "none"
@@ -90,7 +90,7 @@ def cuts_of(history: Sequence[Message], new_turn: Sequence[Message]) -> tuple[in
 
 
 def _begins_turn(messages: Sequence[Message], position: int, end: int) -> bool:
-    """Return whether a turn begins at `position`. At the history's `end`, that turn is the new turn."""
+    """Return whether a turn begins at `position`. At the history's `end`, this is the new turn."""
     if not 0 < position <= end or messages[position].role is not Role.USER or not messages[position].is_shown:
         return False
     return position == end or messages[position - 1].role is not Role.USER
@@ -120,7 +120,7 @@ def cut_for(cuts: Sequence[int], sizes: Sequence[int], limit: int, before: int =
 
 def cut_by_size(cuts: Sequence[int], sizes: Sequence[int], limit: int) -> int:
     """Return the first cut that keeps at most `limit`, or the last cut if every cut keeps more."""
-    kept = [*accumulate(reversed(sizes), initial=0)][::-1]  # the total size from each position to the end
+    kept = [*accumulate(reversed(sizes), initial=0)][::-1]  # total size from each position to the end
     return next((cut for cut in cuts if kept[cut] <= limit), cuts[-1])
 
 
@@ -135,13 +135,13 @@ def cuts_from(cuts: Sequence[int], start: int) -> tuple[int, ...]:
 
 
 def counted_text(message: Message) -> str:
-    """Return the part of a message's text that every template shows."""
+    """Return the part of a message's text that every template includes."""
     calls = [f"{call.name} {call.arguments_json}" for call in message.tool_calls]
     return "\n".join([message.content, *calls])
 
 
 def with_images(texts: Sequence[int], messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the token counts of messages: the given count of each text plus an estimate for its images."""
+    """Return the token counts of messages: the given count of each text, plus an estimate for its images."""
     return tuple(
         tokens + images.ESTIMATED_TOKENS * len(message.images) for tokens, message in zip(texts, messages, strict=True)
     )
@@ -167,7 +167,7 @@ def most_tokens(messages: Sequence[Message], tools: Sequence[ToolDefinition]) ->
 def output_tokens(max_tokens: int, window: int) -> int:
     """Return the number of tokens to reserve for an answer.
 
-    It is the requested limit, or else a quarter of the window, but at most 2048.
+    This is the requested limit, or else a quarter of the window, but at most 2048.
     """
     return max_tokens or min(DEFAULT_OUTPUT_TOKENS, window // 4)
 
@@ -180,7 +180,7 @@ def summary_tokens(window: int) -> int:
 
 
 def summary_room(window: int) -> int:
-    """Return the token limit of the messages to summarize, with room left for the summary and instructions."""
+    """Return the token limit of the messages to summarize, which leaves room for the summary and the instructions."""
     return max(window // 2, window - SUMMARY_TOKENS - _SUMMARY_PROMPT_TOKENS)
 
 
@@ -199,8 +199,8 @@ def summary_request(
 ) -> tuple[Message, ...]:
     """Return the conversation that asks a model to summarize evicted messages and the previous summary.
 
-    If the messages exceed `room` tokens, the oldest messages are left out. If the newest message alone is too long, its
-    end is left out.
+    If the messages exceed `room` tokens, the oldest messages are omitted. If the newest message alone is too long, its
+    end is omitted.
     """
     lines: list[str] = []
     for message, count in zip(reversed(gone), reversed(tokens), strict=True):

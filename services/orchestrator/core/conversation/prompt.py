@@ -37,7 +37,7 @@ class Prepared(Answer):
         is_fully_enforced: Whether the decoder enforces the whole schema.
         usage: The tokens used by PREPARE.
         cited_chunks: The chunks of the context in the order of their numbers, kept only for an answer with citations.
-        warnings: Warnings about parts that could not be resolved, although the request did not fail.
+        warnings: Warnings about parts that could not be resolved without failing the request.
     """
 
     kind: ClassVar[str] = "Prepared"
@@ -61,7 +61,7 @@ class Prepared(Answer):
         return tuple(chunk.content for chunk in self.cited_chunks)
 
     def as_recorded(self) -> Self:
-        """Return the answer without usage and with its whole history, so its positions in a conversation are reset."""
+        """Return the answer without usage. It keeps its whole history, so its conversation positions are reset."""
         return replace(self, usage=TokenUsage(), history_start=0, history_end=0)
 
 
@@ -76,9 +76,9 @@ _FOR_TOOLS = frozenset({"$schema", "$id", "$comment"})
 def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence[Message]) -> tuple[Message, ...]:
     """Join the system prompt, the stored conversation, the new turn and its transcript.
 
-    If the context has the user's role, it is added to the last user message, or to the first user message if the policy
-    places context after the system prompt. Otherwise the context is a separate message before the last user message, or
-    directly after the system prompt. A summary in the user's role is added to the user message that follows it, since
+    Context in the user's role is added to the last user message, or to the first user message if the policy places
+    context after the system prompt. Any other context is a separate message before the last user message, or directly
+    after the system prompt. A summary in the user's role is added to the user message that follows it, since
     many templates require that users and assistants take turns. A raw prompt has no messages, and nothing is added.
     """
     if request.text_prompt:
@@ -97,7 +97,7 @@ def assemble_messages(request: Request, prepared: Prepared, transcript: Sequence
 
 
 def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]:
-    """Return the shown messages of the history and a turn. A summary is added to the user message that follows it."""
+    """Return the visible messages of the history and a turn. A summary is added to the next user message."""
     has_summary = len(prepared.history) > prepared.history_end - prepared.history_start
     messages = [message for message in (*_without_lone_results(prepared.history), *given) if message.is_shown]
     if has_summary and [message.role for message in messages[:2]] == [Role.USER, Role.USER]:
@@ -107,7 +107,7 @@ def _conversation(prepared: Prepared, given: Sequence[Message]) -> list[Message]
 
 
 def _without_lone_results(history: Sequence[Message]) -> list[Message]:
-    """Return the history without results of calls that were removed, which templates and other engines reject."""
+    """Return the history without results of removed calls, because templates and other engines reject them."""
     called = {call.id for message in history for call in message.tool_calls}
     return [message for message in history if message.role is not Role.TOOL or message.tool_call_id in called]
 
@@ -135,8 +135,8 @@ def _join_parts(parts: Sequence[str]) -> str:
 def schema_prompt(request: Request, system_prompt: str = "") -> str:
     """Return the text that describes the output's schema in the system prompt.
 
-    The text is empty if the prompt leaves the schema out. The same schema always yields the same text, at the end of
-    the system prompt, so that its tokens can be cached. A schema of any object that the decoder enforces is left out if
+    The text is empty if the prompt omits the schema. The same schema always yields the same text, at the end of the
+    system prompt, so that its tokens can be cached. A decoder-enforced schema that permits any object is omitted if
     `system_prompt` or a message of the request mentions JSON, because a second instruction misleads small models.
     """
     output = request.output
@@ -152,7 +152,7 @@ def schema_prompt(request: Request, system_prompt: str = "") -> str:
 
 
 def is_schema_left_out(output: OutputContract) -> bool:
-    """Return whether the schema of an output is left out of the prompt because it is too large."""
+    """Return whether the schema of an output is omitted from the prompt because of its size."""
     is_auto = output.schema_in_prompt is SchemaInPrompt.AUTO
     return (
         is_auto and output.decoder_constraint and len(_shown(output.shown_schema_json).encode()) > MAX_AUTO_SCHEMA_BYTES
@@ -160,7 +160,7 @@ def is_schema_left_out(output: OutputContract) -> bool:
 
 
 def _is_enforced_object(output: OutputContract) -> bool:
-    """Return whether the schema of an output only says that the answer is an object, and the decoder enforces it."""
+    """Return whether the output's schema permits any object and nothing else, and the decoder enforces it."""
     if output.schema_in_prompt is not SchemaInPrompt.AUTO or not output.decoder_constraint:
         return False
     try:
@@ -250,7 +250,7 @@ def answer_now_message() -> Message:
 
 
 def last_user_text(request: Request, history: Sequence[Message]) -> str:
-    """Return the user's last message as the query for retrieval, or an empty string if there is no user message."""
+    """Return the user's last message as the query for retrieval; empty if there is no user message."""
     for message in reversed((*history, *request.messages)):
         if message.role is Role.USER and message.is_shown:
             return message.content

@@ -2,8 +2,8 @@
 
 The templates are a bounded subset of Jinja without loops, calls, filters or attributes, so rendering takes linear time
 and executes no code. Values are inserted as plain text, even if they look like a template. Every variable must be
-given, even if it occurs only in a branch that is not taken. The values of `session` come from the conversation's state.
-A condition on a missing value is false, and inserting a missing value is an error.
+given, even if it occurs only in a branch not taken. The values of `session` come from the conversation's state. A
+missing value is false in a condition, and inserting it is an error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PromptTemplateError(ValueError):
 
 
 class _Missing:
-    """A missing session value, which is false in a condition and raises PromptTemplateError when it is inserted."""
+    """A missing session value: false in a condition, and PromptTemplateError on insertion."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -63,7 +63,7 @@ class _Missing:
 
 
 class _FalseText(str):
-    """The JSON text of a value such as `false` or `null`, which is false in a condition but not empty."""
+    """The JSON text of a value such as `false` or `null`: false in a condition although it is not empty."""
 
     __slots__ = ()
 
@@ -130,7 +130,7 @@ def _session_value(session: Mapping[str, str], key: str) -> object:
 
 
 def _name_session_values(node: nodes.Node) -> dict[str, str]:
-    """Replace each `session.key` and `session["key"]` by a variable.
+    """Replace each `session.key` and `session["key"]` with a variable.
 
     Returns the keys by the names of their variables.
     """

@@ -1,4 +1,4 @@
-"""Tracks the authors of a run's texts, so that tools are not called with text from untrusted sources."""
+"""Tracks the authors of a run's texts, so that text from untrusted sources does not reach tool calls."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def add_rounds(known: Provenance, prepared: Prepared, transcript: Sequence[Messa
     """Add the retrieved context of a run and the results of its tool calls to `known`."""
     if prepared.context_message is not None:
         known.distrust(prepared.context_message.content, CONTEXT)
-    # The other messages of a transcript repeat text of the model, so they are left out.
+    # The other messages of a transcript repeat the model's text, so they are omitted.
     known.add_messages(message for message in transcript if message.role in (Role.ASSISTANT, Role.TOOL))

@@ -63,7 +63,7 @@ def _document_prompt(question: str) -> QueryPrompt:
     """Return the prompt for a hypothetical document that answers a question (HyDE).
 
     Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels" (2022): the document may be wrong, but its
-    embedding is close to the embeddings of texts that answer the question. The paper averages the embeddings of several
+    embedding is close to the embeddings of texts with the answer. The paper averages the embeddings of several
     documents and the question; here the ranking by one document is fused with the ranking by the question.
     """
     return QueryPrompt(_asked(_DOCUMENT, question), MAX_DOCUMENT_TOKENS, "", read_document)

@@ -1,7 +1,7 @@
 """Writes a JSON Schema as a form: an object type with a comment for each field.
 
-Small models get far more fields right with a form than with the schema itself. If a form cannot express a schema, the
-schema is shown unchanged.
+Small models get far more fields right with a form than with the schema itself. A schema that a form cannot express is
+shown unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def form_of(schema: Any) -> str | None:
 
 
 class _Writer:
-    """Writes the form of one schema. References are followed, up to a total of MAX_FIELDS fields."""
+    """Writes the form of one schema. Follows references, up to a total of MAX_FIELDS fields."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root

@@ -12,10 +12,10 @@ from pagantic_common.domain.calls.correlation import CorrelationContext
 from pagantic_common.domain.errors import ErrorCode, Failure
 from pagantic_common.domain.messages import ToolProgress
 from pagantic_common.domain.validation import Stage, StageReport
+from services.orchestrator.core.execution.wait import Wait
 from services.orchestrator.core.guards.rules import GuardReport
 from services.orchestrator.core.model.request import ExperimentVariant
 from services.orchestrator.core.model.response import FinishReason, Response, ToolCallPiece
-from services.orchestrator.core.tools.approval import Approval
 from services.orchestrator.core.turn.run import Transition
 
 
@@ -82,14 +82,37 @@ class ToolEnd:
 class ApprovalRequested:
     """The start of a tool call's wait for an approval."""
 
-    approval: Approval
+    approval: Wait
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalResolved:
     """The end of a tool call's wait for an approval."""
 
-    approval: Approval
+    approval: Wait
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBegan:
+    """The start of a wait for a signal, for an answer, or until a time."""
+
+    wait: Wait
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEnded:
+    """The end of a wait for a signal, for an answer, or until a time."""
+
+    wait: Wait
+
+
+@dataclass(frozen=True, slots=True)
+class SignalDropped:
+    """The loss of a kept signal that broke the schema of the wait that took it."""
+
+    name: str
+    signal_id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +233,7 @@ class InferenceContinued:
 
 @dataclass(frozen=True, slots=True)
 class GuardActed:
-    """The action of a guard that blocked or redacted text, or could not check it."""
+    """The action of a guard that blocked or redacted text, or failed to check it."""
 
     report: GuardReport
 
@@ -224,7 +247,7 @@ class VariantAssigned:
 
 @dataclass(frozen=True, slots=True)
 class AttemptDiscarded:
-    """The discarding of an attempt, whose streamed text no longer counts."""
+    """The discarding of an attempt and its streamed text."""
 
     attempt: int
     reason: str
@@ -264,6 +287,9 @@ Payload = (
     | ToolEnd
     | ApprovalRequested
     | ApprovalResolved
+    | WaitBegan
+    | WaitEnded
+    | SignalDropped
     | ContextRetrieved
     | ContextWeighed
     | RepairApplied
@@ -317,6 +343,9 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
         ToolCallDelta: EventName("inference", "tool_call.delta"),
         ApprovalRequested: EventName("orchestrator", "approval.requested"),
         ApprovalResolved: EventName("orchestrator", "approval.resolved"),
+        WaitBegan: EventName("orchestrator", "wait.began"),
+        WaitEnded: EventName("orchestrator", "wait.ended"),
+        SignalDropped: EventName("orchestrator", "signal.dropped"),
         ToolStart: EventName("tools", "tool.start"),
         ToolProgressed: EventName("tools", "tool.progress"),
         ToolEnd: EventName("tools", "tool.end"),
@@ -328,7 +357,7 @@ NAME_OF: Mapping[type[Payload], EventName] = MappingProxyType(
 )
 
 STREAMED = (ContentDelta, ReasoningDelta, ToolCallDelta, ToolProgressed)
-PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # ends of work that a resume does not repeat
+PROGRESS = (InferenceEnd, ToolEnd, StepEnd, ContextRetrieved)  # completed work that a resume does not repeat
 
 
 @dataclass(frozen=True, slots=True)

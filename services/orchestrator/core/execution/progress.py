@@ -1,13 +1,13 @@
 """Tracks the progress of a run's outstanding command, and of the children that carry it out.
 
-Theory of operation. A machine may start machines: its children. A path names each of them: "" is the machine of the
-execution, and "plan/answer" the child that runs the step `answer` of its plan. Everything that a child receives or
-calls is stored with its path, in the journal of the execution.
+Theory of operation. A machine may start other machines, its children. Each machine has a path: "" for the execution's
+own machine, and "plan/answer" for the child that runs the step `answer` of its plan. The answers and calls of a child
+are stored with its path, in the execution's journal.
 
-Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept outside
-the machine. The recorder adds them when it stores them, and `replay` adds them when it reads them, so the account is
-the same after a crash, a cancellation and a timeout. The answer to the command clears the account, because the machine
-has all results from then on.
+Partial results of a command (a tool call, a step of a plan, a replica of a vote) are kept outside the machine. The
+recorder adds them when it stores them, and `replay` adds them when it reads them, so the progress is the same after a
+crash, a cancellation and a timeout. The answer to the command clears the progress, because the machine then has all
+results.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallGivenUp:
-    """A tool call that was given up before its end, and that may have run.
+    """A tool call that was abandoned before its end, and that may have run.
 
     It is never stored, because a resumed run must not reuse it.
     """
@@ -101,13 +101,13 @@ class InferenceProgress:
     quadratic in the length of the answer.
 
     Attributes:
-        lost: The usage of lost or stopped inferences that no input accounts for.
+        lost: The usage of lost or stopped inferences that no input includes.
         calls: The position of each streamed call among the streamed calls, by its position in the turn.
     """
 
     lost: TokenUsage = TokenUsage()
     calls: dict[int, int] = field(default_factory=dict)
-    _said: InferenceOutput | None = None  # The pieces are added when it is read.
+    _said: InferenceOutput | None = None  # The pieces are joined when the output is read.
     _contents: list[str] = field(default_factory=list)
     _reasonings: list[str] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ class InferenceProgress:
             self._reasonings.append(delta.reasoning)
 
     def give_up(self) -> InferenceOutput:
-        """Count the current inference as lost, and return its output so far."""
+        """Count the current inference as lost, and return its partial output."""
         output = self.said or InferenceOutput("", FinishReason.ERROR)
         self.said = None
         self.lost += output.usage
@@ -144,7 +144,7 @@ class InferenceProgress:
         return output
 
     def charge(self, output: InferenceOutput) -> InferenceOutput:
-        """Return an output with the usage of the lost inferences added, and reset that usage."""
+        """Return an output with the usage of the lost inferences added, and reset their usage."""
         return replace(output, usage=output.usage + self.take_lost())
 
     def take_lost(self) -> TokenUsage:
@@ -201,7 +201,7 @@ class Progress:
             self.inferences[path] = InferenceProgress(lost=inference.usage)
 
     def inference(self, path: str) -> InferenceProgress:
-        """Return the inference of a machine, or a new inference if the machine has no inference."""
+        """Return the inference of a machine, or a new inference if there is none."""
         return self.inferences.setdefault(path, InferenceProgress())
 
     @property
@@ -239,7 +239,7 @@ class Progress:
         return any(call.path == path and call.call_id not in unknown for call in self.began)
 
     def calls_of(self, path: str, since: int = 0) -> CallProgress:
-        """Return the calls of one machine since its last input, ignoring the first `since` entries."""
+        """Return the calls of one machine since its last input, without the first `since` entries."""
         own: list[CallBegan | CallEnded] = []
         for entry in self.inner[since:]:
             if isinstance(entry, ChildAnswer) and entry.path == path:
@@ -249,7 +249,7 @@ class Progress:
         return CallProgress(tuple(own))
 
     def usage_of_child(self, path: str) -> TokenUsage:
-        """Return the usage of a child over all its runs."""
+        """Return the total usage of a child over all its runs."""
         inside = sum((entry.answer.total_usage for entry in self._answers_of(path)), TokenUsage())
         inference = self.inferences.get(path, InferenceProgress())
         return inside + inference.usage
@@ -287,7 +287,7 @@ class CallProgress:
         return next((call for call in open_calls if not _is_idempotent(call, tools)), None)
 
     def lost(self, call_id: str, tools: Mapping[str, ToolDefinition]) -> CallBegan | None:
-        """Return the start of a call that may have run, or None if the call may run again or has not begun."""
+        """Return the start of a call that may have run; None if the call may run again or has not begun."""
         began = (call for call in self.calls if isinstance(call, CallBegan) and call.call_id == call_id)
         return next((call for call in began if not _is_idempotent(call, tools)), None)
 
@@ -300,7 +300,7 @@ def effect_id_of(key: ExecutionKey, path: str, position: str, args_hash: str) ->
     """Return the id of a call's effect: the SHA-256 of these values, as 64 hexadecimal digits.
 
     `position` is the position of the call in the machine of `path`. So the id is the same in retries, resumes and
-    further runs under a request id, and differs in a replay.
+    further runs under the same request id, and differs in a replay.
     """
     text = "\n".join([json.dumps([*key, path, position]), args_hash])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -315,11 +315,11 @@ def unknown_outcome(tool: str, reason: str) -> Failure:
 def failed_with(run: Run, progress: Progress, failure: Failure, path: str = "") -> Failed:
     """Return the failure of a machine's outstanding command with its partial results and their usage."""
     output = _stopped(progress.inference(path))
-    if path:  # The execution has the calls of its children.
+    if path:  # The execution itself has the calls of its children.
         return Failed(failure, output=output)
     usage = progress.unended_usage()
     replicas: tuple[Replica, ...] = ()
-    if not run.replicas:  # After the count, the machine has the replicas.
+    if not run.replicas:  # Once the votes are counted, the machine has the replicas.
         replicas = progress.ended_replicas
         usage += progress.vote_usage
     recorded_ids = {record.id for record in run.records}

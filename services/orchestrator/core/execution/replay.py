@@ -1,6 +1,6 @@
 """Replays the stored entries of an execution, so that it can be resumed.
 
-Theory of operation. The machine is pure, so the same request and answers always produce the same run, transitions and
+Theory of operation. The machine is pure: the same request and answers always produce the same run, transitions and
 response. Partial results of a command (a step of a plan, a tool call) have separate entries, so that a resumed command
 does not repeat them.
 
@@ -31,7 +31,7 @@ from services.orchestrator.core.turn.run import Outcome, Transition
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The admission of a request, with the bounds that its plan is checked against.
+    """The admission of a request, with the bounds for checking its plan.
 
     `after_sequence` is the sequence of the last event of an earlier run under the same ID, or 0 if there was no earlier
     run. `max_execution_s` is the time limit of the execution, including interruptions, or None if an earlier version

@@ -11,7 +11,7 @@ from pagantic_common.domain.errors import ErrorCode, Failure, failure_of
 from pagantic_common.guards.plugin import GuardStage, GuardTraits
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
-MAX_KINDS = 8  # maximum number of kinds that an event names
+MAX_KINDS = 8  # maximum number of kinds in an event
 _PLACES: Mapping[GuardStage, str] = {
     GuardStage.INPUT: "input",
     GuardStage.TOOL_ARGUMENTS: "arguments of a tool call",
@@ -70,7 +70,7 @@ class GuardRule:
 
 
 def guards_request(rules: Sequence[GuardRule], tenant: str) -> bool:
-    """Return whether any rule applies to a tenant's requests or to the tool results in them."""
+    """Return whether any rule applies to a tenant's requests, or to the tool results in them."""
     return any(rules_for(rules, stage, tenant) for stage in (GuardStage.INPUT, GuardStage.TOOL_RESULTS))
 
 
@@ -120,14 +120,14 @@ class GuardReport:
 
     @property
     def warning(self) -> ResponseWarning:
-        """The warning for a response whose texts passed despite the guard's action or failure."""
+        """The warning in a response whose texts passed despite the guard's findings or failure."""
         code = "guard_redacted" if self.outcome is GuardOutcome.REDACTED else "guard_failed"
         return ResponseWarning(code, self.message)
 
 
 @dataclass(slots=True)
 class Tally:
-    """The findings so far of one rule in texts of one stage."""
+    """The findings of one rule so far, in texts of one stage."""
 
     rule: GuardRule
     stage: GuardStage

@@ -1,4 +1,4 @@
-"""The texts that reach a model and that the guards check, in order, and the replacement of these texts."""
+"""The texts that reach a model and that the guards check, in order, and their replacement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.orchestrator.core.model.request import Request, SystemPrompt
 class GuardedText:
     """A text of a request.
 
-    `is_untrusted` is set if the text comes from a user or a tool, rather than from the application or a model.
+    `is_untrusted` is set if a user or a tool wrote the text, rather than the application or a model.
     """
 
     text: str
@@ -32,7 +32,7 @@ Change = Callable[[GuardedText], str]
 def texts_of(request: Request) -> tuple[GuardedText, ...]:
     """Return the texts that a model may see.
 
-    The results of tools that the caller ran count as tool results.
+    Results of caller-run tools count as tool results.
     """
     return tuple(gathered(lambda change: _mapped(request, change)))
 
@@ -52,13 +52,13 @@ def gathered(apply: Callable[[Change], object]) -> list[GuardedText]:
 def with_texts(request: Request, texts: Iterator[str]) -> Request:
     """Return the request with its texts replaced by the given texts, in the order of `texts_of`.
 
-    Texts beyond the given ones stay: a journal of an earlier version has no texts after those of the messages.
+    Any remaining texts stay unchanged, because an earlier version's journal contains only the texts of the messages.
     """
     return _mapped(request, lambda text: next(texts, text.text))
 
 
 def _mapped(request: Request, change: Change) -> Request:
-    """Return the request with `change` applied to its texts. New kinds of texts come last, as `with_texts` needs."""
+    """Return the request with `change` applied to its texts. New kinds of texts come last, as `with_texts` requires."""
     return replace(
         request,
         prompt=_mapped_prompt(request.prompt, change),
@@ -120,7 +120,7 @@ def map_message(message: Message, change: Change) -> Message:
 
 
 def map_json(text: str, change: Change, stage: GuardStage = GuardStage.INPUT) -> str:
-    """Return a JSON text with `change` applied to its unescaped strings, or the same text if none changes.
+    """Return a JSON text with `change` applied to its unescaped strings, or the same text if nothing changes.
 
     A text that is not JSON is changed as a whole.
     """

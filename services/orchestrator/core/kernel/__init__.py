@@ -1,1 +1,1 @@
-"""The kernel of executions: the commands of a machine and their answers, whatever the machine does."""
+"""The kernel of executions: commands and answers, independent of a machine's purpose."""

@@ -1,7 +1,7 @@
 """Commands and answers: the contract between a machine, which is pure, and the app, which does the work.
 
 A machine has one outstanding command. The app carries it out with the effect of the command's type and gives the answer
-to the machine. A new command is one module: the command, its answer, and `after`, which says what follows.
+to the machine. A new command is one module: the command, its answer, and `after`, which returns the outcome.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Answer:
 
     @property
     def total_usage(self) -> TokenUsage:
-        """The tokens that the answer adds to the usage of its machine: its field `usage`, if it has one."""
+        """The tokens that the answer adds to its machine's usage: its field `usage`, if present."""
         usage: TokenUsage = getattr(self, "usage", NO_USAGE)
         return usage
 
     def as_recorded(self) -> Self:
-        """Return the answer as a replay reuses it: without usage."""
+        """Return the answer without usage, for reuse in a replay."""
         if not hasattr(self, "usage"):
             return self
-        return replace(self, usage=NO_USAGE)  # type: ignore[type-var]  # a dataclass
+        return replace(self, usage=NO_USAGE)  # type: ignore[type-var]  # an answer is a dataclass
 
 
 class Command:
-    """A command of a machine, a frozen dataclass. A command that has no answer is the last command of its machine.
+    """A command of a machine, a frozen dataclass. A command without an answer is the last command of its machine.
 
     Attributes:
         step: The name of the command among an execution's steps, or an empty string if it is not a step.
@@ -63,7 +63,7 @@ class AnsweredCommand(Command, ABC):
 
     @abstractmethod
     def after(self, state: Any, answer: Any, /) -> Any:
-        """Return the outcome of a machine in this state when it receives the answer. Pure, as the machine is."""
+        """Return the outcome of a machine in this state when it receives the answer. Pure, like the machine."""
 
 
 class IllegalAnswerError(RuntimeError):

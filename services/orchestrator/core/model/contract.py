@@ -12,7 +12,7 @@ from pagantic_common.domain.text.citations import CitationPolicy, schema_of
 
 
 class SchemaInPrompt(StrEnum):
-    """Whether the schema is shown to the model. AUTO leaves out a large schema."""
+    """Whether the schema is shown to the model. AUTO omits a large schema."""
 
     AUTO = "AUTO"
     ON = "ON"
@@ -21,7 +21,7 @@ class SchemaInPrompt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputContract:
-    """The required form of an output, and how it is enforced."""
+    """The required form of an output, and its enforcement."""
 
     schema_json: str = ""
     grammar: str = ""
@@ -64,7 +64,7 @@ MAX_CALL_ID_CHARS = 400
 DEFAULT_MAX_RETRIES = 2
 MAX_RETRIES = 10
 MAX_BACKOFF_S = 60.0
-MAX_WAITS_S = 300.0  # the longest total wait of all retries
+MAX_WAITS_S = 300.0  # maximum total wait of all retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,10 @@ class RetryPolicy:
         return ""
 
     def wait_s(self, retry: int, draw: float) -> float:
-        """Return the wait before retry number `retry`, which counts from 1. The wait is 0 for number 0.
+        """Return the wait before retry number `retry`, which counts from 1. For number 0, the wait is 0.
 
-        No wait is longer than MAX_BACKOFF_S. `draw`, in [0, 1), shortens an exponential wait by up to a half, so that
-        callers that failed at the same time retry at different times.
+        No wait is longer than MAX_BACKOFF_S. `draw`, in [0, 1), shortens an exponential wait by up to half, so that
+        callers that failed simultaneously retry at different times.
         """
         if retry == 0:
             return 0.0
@@ -121,7 +121,7 @@ class ChangedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPolicy:
-    """The policy of a replay, which runs a recorded execution again from a step on.
+    """The policy of a replay, which runs a recorded execution again from a step.
 
     If `from_step` is empty, the changes determine the step.
     """

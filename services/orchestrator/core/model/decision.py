@@ -36,7 +36,7 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The value in the form that the model sees and that a calibration uses."""
+        """The value in the form used by the model and by calibrations."""
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return self.value
@@ -105,7 +105,7 @@ class Decision:
 
     @property
     def index(self) -> int:
-        """The position of the most likely option, or the first such position if several are equally likely."""
+        """The position of the most likely option; the first position in case of a tie."""
         return self.probabilities.index(self.confidence)
 
     @property
@@ -115,7 +115,7 @@ class Decision:
 
     @property
     def score(self) -> float:
-        """The expected value of a score, whose levels have the values 0, 1, 2 and so on."""
+        """The expected value of a score. Its levels have the values 0, 1, 2 and so on."""
         return math.fsum(value * probability for value, probability in enumerate(self.probabilities))
 
 

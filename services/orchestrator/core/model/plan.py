@@ -1,6 +1,6 @@
 """Plans, their steps, and the values that the steps exchange.
 
-A plan is linear if no step names a dependency: each step waits for the step before it. In any other plan, a step waits
+A plan is linear if no step names a dependency: each step waits for the previous step. In any other plan, a step waits
 only for the steps that it names. The input of a step is its explicit input, else the outputs of its dependencies, else
 the request.
 """
@@ -22,16 +22,16 @@ from services.orchestrator.core.model.contract import OutputContract, RetryPolic
 from services.orchestrator.core.model.response_warning import ResponseWarning
 
 MAX_STEPS = 64
-MAX_PARALLEL = 8  # steps of a plan that run at the same time; each may run an inference
-MAX_PARALLEL_CALLS = 16  # tool calls of an execution that run at the same time; they mostly wait for other systems
+MAX_PARALLEL = 8  # concurrent steps of a plan; each may run an inference
+MAX_PARALLEL_CALLS = 16  # concurrent tool calls of an execution; they mostly wait for other systems
 MAX_STEP_TIMEOUT_S = 366 * 86_400.0
 _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
-STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs and paths, which limits their form.
+STEP_NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")  # Step names are part of IDs and paths, so their form is limited.
 PLAN_PATH = "plan/"
 
 
 def path_of_step(name: str) -> str:
-    """Return the path of the child of an execution that runs a step of its plan."""
+    """Return the path of the child that runs a step of the execution's plan."""
     return PLAN_PATH + name
 
 
@@ -43,6 +43,7 @@ class StepKind(StrEnum):
     VALIDATE = "validate"
     RETRIEVE = "retrieve"
     RERANK = "rerank"
+    WAIT = "wait"
 
 
 class ValueKind(StrEnum):
@@ -58,7 +59,7 @@ class ValueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One of several candidates, with its score."""
+    """A candidate with its score."""
 
     content: str
     source: str = ""
@@ -171,7 +172,7 @@ def dependencies_of(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def retry_of(step: Step, given: RetryPolicy) -> RetryPolicy:
-    """Return a step's retry policy, in which the request's policy replaces unset fields."""
+    """Return a step's retry policy, with unset fields taken from the request's policy."""
     retry = step.retry or given
     if step.max_retries is None:
         return retry

@@ -20,7 +20,7 @@ DEFAULT_MAX_TOOL_ROUNDS = 20
 
 
 class Mode(StrEnum):
-    """The kind of work that a request asks for."""
+    """The kind of work requested."""
 
     CHAT = "CHAT"
     STRUCTURED = "STRUCTURED"
@@ -70,9 +70,9 @@ class Hints:
 
 
 def side_hints(hints: Hints) -> Hints:
-    """Return the hints for an auxiliary inference, such as the inference of a plan or a summary.
+    """Return the hints for an auxiliary inference, such as making a plan or a summary.
 
-    Such an inference has no reasoning, no stop texts and no options of the engine.
+    Such an inference has no reasoning, no stop texts and no engine options.
     """
     return Hints(model=hints.model, priority=hints.priority, reasoning=Reasoning(ReasoningMode.OFF))
 
@@ -98,7 +98,7 @@ class SystemPrompt:
     is_assembled: bool = False
 
     def render(self) -> str:
-        """Join the base text and the sets with blank lines.
+        """Join the base text and the sets of rules with blank lines.
 
         A set is a `## name` line followed by `- rule` lines.
         """
@@ -137,7 +137,7 @@ class VariantChoice:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request with its IDs filled in. If `text_prompt` is set, it is continued as it is, without messages.
+    """A request with its IDs filled in. If `text_prompt` is set, it is continued verbatim, without messages.
 
     `is_guarded` is set if guards check the request first. `replay` is set if a recorded execution runs again. `variant`
     is the variant assigned at admission, and `base` contains the settings that it overrides. Both are None if no
@@ -201,7 +201,7 @@ class Request:
 
     @property
     def max_tool_rounds(self) -> int:
-        """The limit of inference rounds in the tool loop."""
+        """The maximum number of inference rounds in the tool loop."""
         return self.hints.max_tool_rounds or DEFAULT_MAX_TOOL_ROUNDS
 
     @property
@@ -229,7 +229,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KeptRequest:
-    """A request as it was sent, encoded without its metadata, and the metadata."""
+    """The encoded original request without its metadata, and the metadata."""
 
     encoded: bytes
     metadata: Mapping[str, str] = field(default_factory=dict)

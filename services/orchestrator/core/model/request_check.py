@@ -1,4 +1,4 @@
-"""The checks at a request's admission, including the checks of tools that the caller runs."""
+"""The checks at a request's admission, including checks of caller-run tools."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MAX_BIASED_TOKENS = 1024
 MAX_LOGIT_BIAS = 100
 MAX_TOP_LOGPROBS = 20
 MAX_PRIORITY = 10
-MAX_TIMEOUT_S = 366 * 86_400.0  # Longer timeouts are rejected, because clocks cannot represent much longer timeouts.
+MAX_TIMEOUT_S = 366 * 86_400.0  # Clocks cannot represent much longer timeouts.
 MAX_RULES = 100
 MAX_RULE_NAME_CHARS = 200
 MAX_METADATA = 64
-# the total size of all metadata values, in bytes of UTF-8
+# total size of all metadata values, in bytes of UTF-8
 MAX_METADATA_BYTES = 64 * 1024
-# the contract's names of fields that have a different name here
+# the contract's names for fields with a different name here
 _FIELD_NAMES = {"tool_policy": "tool_rules"}
 _SCHEMA_SWITCHES = ("decoder_constraint", "repair_allowed", "schema_in_prompt")  # fields of OutputContract
 
@@ -50,7 +50,7 @@ _SCHEMA_SWITCHES = ("decoder_constraint", "repair_allowed", "schema_in_prompt") 
 def check_request(request: Request) -> None:
     """Raise InvalidRequest if the request cannot be admitted.
 
-    The check precedes any execution.
+    The check runs before any execution starts.
     """
     _check_ids(request)
     _check_input(request)
@@ -181,7 +181,7 @@ def _check_output(output: OutputContract) -> None:
 
 
 def _check_switches(request: Request) -> None:
-    """Raise InvalidRequest if a switch of an output contract has nothing to act on."""
+    """Raise InvalidRequest if a switch of an output contract has no effect."""
     has_conditions = bool(request.rules or request.semantic_intent)
     _check_switches_of(request.output, "output", is_validated=has_conditions or not request.output.is_empty)
     steps = request.plan.steps if request.plan is not None else ()
@@ -446,7 +446,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 def check_client_tools(tools: Sequence[ToolDefinition], registered: Sequence[str]) -> None:
-    """Raise InvalidRequest if there are too many tools, a definition is invalid, or a name is used twice."""
+    """Raise InvalidRequest if there are too many tools, a definition is invalid, or two tools have the same name."""
     if len(tools) > MAX_CLIENT_TOOLS:
         raise InvalidRequest(f"client_tools has {len(tools)} entries: it takes at most {MAX_CLIENT_TOOLS}")
     names = set(registered)
@@ -473,7 +473,7 @@ def _check_parameters(tool: ToolDefinition) -> None:
 def check_results(history: Sequence[Message], turn: Sequence[Message]) -> None:
     """Raise InvalidRequest if the results of calls are missing.
 
-    They are missing if a conversation ends with calls and the turn does not begin with their results.
+    Results are missing if a conversation ends with calls and the turn does not begin with their results.
     """
     owed: dict[str, str] = {}
     for message in history:

@@ -57,7 +57,7 @@ class BlockedCall:
 
 @dataclass(frozen=True, slots=True)
 class WrongCall:
-    """A call that the caller would run, although its arguments violate the schema of its tool."""
+    """A call of a caller-run tool, with arguments that violate the tool's schema."""
 
     call_id: str
     message: str
@@ -71,7 +71,7 @@ class InferenceOutput:
     probability of an abstention in place of claims, or None if it is unknown. Decisions have no content. If the output
     was stopped at its size limit, the finish reason is LENGTH and `max_bytes` is the limit. Otherwise `max_bytes` is 0.
     `matched_stop` is the stop string that ended the output, or empty. `calls_held` is set if there are tool calls and
-    the decoder held the arguments of each to the schema of its tool.
+    the decoder constrained each call's arguments to the tool's schema.
     """
 
     content: str
@@ -93,7 +93,7 @@ class InferenceOutput:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A claim of an answer, and the part of a document that it quotes: the characters from `start` to `end`.
+    """A claim of an answer, and its quote: the characters of the document from `start` to `end`.
 
     `source` is the number of the chunk, counted from 1, and `document` is the chunk's source. A `page` of 0 means that
     the page is unknown.
@@ -167,7 +167,7 @@ class ToolCallRecord:
 
     @property
     def is_unknown_tool(self) -> bool:
-        """Whether no tool has the called name, so that nothing ran."""
+        """Whether the called tool does not exist, so that nothing ran."""
         return self.error_code is ErrorCode.TOOL_NOT_FOUND
 
     @property
@@ -207,8 +207,8 @@ class Candidate:
 class Response:
     """The response to the caller.
 
-    `earlier_content` is the text beside calls of the deployment's tools, which a stream has before the content.
-    `matched_stop` is the stop string that ended the answer, or empty.
+    `earlier_content` is the text streamed before the content, with calls of the deployment's tools. `matched_stop` is
+    the stop string that ended the answer, or empty.
     """
 
     request_id: str
@@ -241,7 +241,7 @@ class Response:
     def may_run_again(self) -> bool:
         """Whether the execution runs again if the same request is sent again.
 
-        This is the case if the execution was cancelled or if its failure is retryable.
+        This applies if the execution was cancelled or if its failure is retryable.
         """
         failure = self.failure
         return failure is not None and (failure.retryable or failure.category is ErrorCategory.CANCELLATION)

@@ -13,7 +13,7 @@ MAX_WRITTEN_QUERIES = 5
 
 
 class Retriever(StrEnum):
-    """A method to find chunks. The values are stored in journals: do not change them."""
+    """A method of finding chunks. The values are stored in journals: do not change them."""
 
     UNSPECIFIED = "RETRIEVER_UNSPECIFIED"
     BM25 = "RETRIEVER_BM25"
@@ -26,7 +26,7 @@ _EMBEDDING_RETRIEVERS = frozenset({Retriever.VECTOR, Retriever.HYBRID})
 
 
 class SearchFusion(StrEnum):
-    """A method to fuse BM25 and vector search. The values are stored in journals: do not change them."""
+    """A method of fusing BM25 and vector search. The values are stored in journals: do not change them."""
 
     UNSPECIFIED = "FUSION_UNSPECIFIED"
     RECIPROCAL_RANK = "FUSION_RECIPROCAL_RANK"
@@ -63,7 +63,7 @@ class SearchOptions:
 
 
 class ScoreFusion(StrEnum):
-    """A method to fuse the scores of several scorers."""
+    """A method of fusing the scores of several scorers."""
 
     WEIGHTED = "weighted"
     RECIPROCAL_RANK = "reciprocal_rank"
@@ -83,7 +83,7 @@ class WeightedScorer:
 
 @dataclass(frozen=True, slots=True)
 class RankingOptions:
-    """The options of a ranking: several scorers with fused scores, and the diversity of the kept chunks.
+    """The options of a ranking: fused scorers, and the diversity of the kept chunks.
 
     An option of 0 is unset.
     """

@@ -1,12 +1,12 @@
 """Counts the votes of the replicas of one request.
 
-A vote is a JSON document. Two votes are equal if their canonical JSON (RFC 8785) is equal, as for 1 and 1.0. Replicas
-that abstain count only in `n`. Groups are ordered by their number of votes. A tie goes to the group with the lowest
+A vote is a JSON document. Two votes are equal if their canonical JSON (RFC 8785) is equal, as for 1 and 1.0. Abstaining
+replicas count only in `n`. Groups are ordered by their number of votes. A tie goes to the group with the lowest
 replica.
 
 Invariants:
     1. Once `is_decided` returns True, the outstanding replicas cannot change the winner, or the lack of a winner.
-    2. A winner has at least min_agreement, and the votes that its strategy requires.
+    2. A winner reaches min_agreement, and has the votes that its strategy requires.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Count:
     """The result of a vote.
 
     Attributes:
-        winner: The replica with the winning document, or None if there is no winner or under FIELD_MAJORITY.
+        winner: The replica with the winning document; None without a winner, and always None under FIELD_MAJORITY.
         merged_json: The document of the winning fields, set only under FIELD_MAJORITY.
         agreement: The votes of the winner, or of its weakest field, as a fraction of n.
         objection: The reason that there is no winner, or an empty string if there is a winner.
@@ -77,7 +77,7 @@ class Count:
 
 
 def canonical_json(document: str) -> str:
-    """Return the canonical JSON of a document, by which votes are compared."""
+    """Return the canonical JSON of a document, which identifies equal votes."""
     return _key(parse_json(document))
 
 
@@ -170,7 +170,7 @@ def is_decided(documents: Mapping[int, str], abstained: int, voting: Voting) -> 
 
 
 def _is_settled(leader: int, runner_up: int, outstanding: int, voting: Voting) -> bool:
-    """Return whether the leader has won, or a win has become impossible."""
+    """Return whether the leader has won, or no document can win any more."""
     needed = voting.min_agreement * voting.n
     has_won = leader >= needed and leader * 2 > voting.n
     if voting.strategy is Strategy.FIELD_MAJORITY:

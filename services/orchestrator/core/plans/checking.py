@@ -28,7 +28,7 @@ _TIMEOUT_RANGE = f"it must be positive and at most {MAX_STEP_TIMEOUT_S:g} s"
 def accept_plan(request: Request, plan: Plan, bounds: PlanPolicy) -> tuple[Plan, Failure | None]:
     """Return the plan with the request's contract on its final step, and the failure of a plan that cannot run.
 
-    If the final step has a contract, it keeps that contract. The request's rules and intent also apply to that step.
+    An existing contract of the final step is kept. The request's rules and intent also apply to that step.
     """
     plan, failure = check_plan(_with_final_contract(plan, request), bounds)
     if failure is not None:
@@ -168,6 +168,8 @@ def _objection_to_limits(step: Step) -> str:
         return f"has an invalid retry policy: {step.retry.objection}"
     if step.timeout_s is not None and not 0 < step.timeout_s <= MAX_STEP_TIMEOUT_S:
         return f"has a timeout of {step.timeout_s:g} s: {_TIMEOUT_RANGE}"
+    if step.timeout_s is not None and step.kind == StepKind.WAIT:
+        return "has a timeout, which a wait does not take: set its parameter 'timeout_s'"
     return ""
 
 
@@ -200,7 +202,7 @@ def _cycle(dependencies: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _mismatch(plan: Plan) -> str:
-    """Return a description of the first output that the step receiving it does not accept.
+    """Return a description of the first output that its receiving step does not accept.
 
     Returns an empty string if there is no mismatch.
     """
@@ -223,7 +225,7 @@ def _mismatch(plan: Plan) -> str:
 
 
 def _taken(step: Step, needed: Sequence[str], gives: Mapping[str, ValueKind]) -> dict[str, ValueKind]:
-    """Return the kinds of a step's inputs, by a description of their origin."""
+    """Return the kinds of a step's inputs, keyed by a description of their origin."""
     if step.input is not None:
         return {"its input": step.input.kind}
     if needed:

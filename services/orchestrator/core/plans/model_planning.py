@@ -1,8 +1,7 @@
-"""Has a model make a plan: the prompt that asks for it, the schema of the answer, and the parser of the answer.
+"""Has a model make a plan: the prompt, the schema of the answer, and the parser of the answer.
 
-An infer step without `after` works on the earlier outputs that no step has used yet. With `after`, it works on the
-named steps, and with an empty `after`, on the request alone. Tool and retrieve steps have no dependencies, so they run
-in parallel.
+An infer step without `after` works on the unused outputs of earlier steps. With `after`, it works on the named steps,
+and with an empty `after`, on the request alone. Tool and retrieve steps have no dependencies, so they run in parallel.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def planner_messages(request: Request, tools: Sequence[ToolDefinition], bounds: 
 
 
 def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: PlanPolicy) -> set[StepKind]:
-    """Return the step kinds besides infer that the deployment allows and the request can use."""
+    """Return the step kinds, besides infer, that the deployment allows and the request can use."""
     useful = {
         StepKind.TOOL: bool(tools),
         StepKind.RETRIEVE: request.context is not None,
@@ -104,7 +103,7 @@ def _offered_kinds(request: Request, tools: Sequence[ToolDefinition], bounds: Pl
 
 
 def _most_steps(request: Request, bounds: PlanPolicy) -> int:
-    """Return the maximum number of steps that the model may plan, besides the context steps and an answering step."""
+    """Return the maximum number of steps for the model to plan, excluding the context steps and an answering step."""
     return max(1, min(MAX_PLANNED_STEPS, bounds.max_steps - len(context_steps(request)) - 1))
 
 
@@ -112,7 +111,7 @@ def planned(request: Request, answer: str) -> Plan:
     """Parse the model's answer into a plan. Duplicate names are numbered, and unknown dependencies are dropped.
 
     The request's context steps come first. If the plan does not end in text, an answering step is added. Raises
-    Internal (INFERENCE_MALFORMED_RESPONSE) if the answer is not a valid plan, as when it was cut off.
+    Internal (INFERENCE_MALFORMED_RESPONSE) if the answer is not a valid plan, for example because it was cut off.
     """
     try:
         document = parse_json(answer)
@@ -207,7 +206,7 @@ def _closed(properties: Mapping[str, Any], required: Mapping[str, Any]) -> dict[
 def _parameters_of(tool: ToolDefinition) -> Any:
     """Return the schema of a tool's arguments.
 
-    A schema with references cannot be nested, so it is replaced by the schema of any object.
+    A schema with references cannot be nested, so it is replaced with a schema that permits any object.
     """
     try:
         schema = parse_json(tool.parameters_json or "{}")

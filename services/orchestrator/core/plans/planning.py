@@ -1,4 +1,4 @@
-"""The static planner, and the steps that all planners use."""
+"""The static planner, and the steps shared by all planners."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from services.orchestrator.core.plans.step_rules import NAME_OF_RETRIEVER, RETRI
 
 
 class Planner(StrEnum):
-    """The planner of the deployment, which makes either a fixed plan or a plan with a model."""
+    """The planner of the deployment, which returns a fixed plan or has a model make a plan."""
 
     STATIC = "static"
     MODEL = "model"
 
 
 def static_plan(request: Request) -> Plan:
-    """Return the fixed plan: retrieve and rerank if the request asks for context, and then infer the answer."""
+    """Return the fixed plan: retrieve and rerank if the request has a context policy, and then infer the answer."""
     steps = (*context_steps(request), infer_step(request, "answer", {}))
     return Plan(steps, trace=PlanTrace(Planner.STATIC, "the template for what the request asks for"))
 

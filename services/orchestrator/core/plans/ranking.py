@@ -11,7 +11,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"scorer": (str,), "weight": (int, floa
 
 
 def check_ranking(parameters: Mapping[str, Any]) -> str:
-    """Return the reason that parameters of correct types are invalid, or an empty string if they are valid."""
+    """Return the reason that well-typed parameters are invalid, or an empty string if they are valid."""
     if parameters.get("fusion", ScoreFusion.WEIGHTED) not in tuple(ScoreFusion):
         return f"has a 'fusion' that is not known; there are {', '.join(ScoreFusion)}"
     if parameters.get("scorer") and parameters.get("scorers"):

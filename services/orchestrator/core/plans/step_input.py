@@ -1,4 +1,4 @@
-"""Converts the input of a step to the request of a child, or to text for other kinds of steps."""
+"""Converts the input of a step to a child's request, or to text for other kinds of steps."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ def value_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> Value
 def messages_of(step: Step, request: Request, inputs: Mapping[str, Value]) -> tuple[Message, ...]:
     """Return the conversation of an infer step. Several values are listed under the names of their steps.
 
-    The parameter `prompt` is the task. If it is not set, the task for retrieved context is the request's last user
-    message.
+    The parameter `prompt` is the instruction. For retrieved context, it defaults to the request's last user message.
     """
     prompt = str(step.parameters.get("prompt", ""))
     if step.input is not None and step.input.kind is ValueKind.MESSAGES:
@@ -100,8 +99,8 @@ def _join_parts(*parts: str) -> str:
 def arguments_of(step: Step, value: Value) -> str | None:
     """Return the arguments of a tool step's call as JSON, or None if they would not be a JSON object.
 
-    The parameter `arguments` is used unchanged. The parameter `argument` names the argument that receives the value's
-    text. If neither is set, the value itself must be a JSON object.
+    The parameter `arguments` is used unchanged. The parameter `argument` names the argument for the value's text.
+    Without either parameter, the value itself must be a JSON object.
     """
     arguments: Any = step.parameters.get("arguments", {})
     if name := step.parameters.get("argument"):
@@ -123,9 +122,9 @@ def result_value(call_id: str, name: str, content: str) -> Value:
 
 
 def request_of_step(step: Step, plan: Plan, request: Request, inputs: Mapping[str, Value]) -> Request:
-    """Return the request that the child of a step answers.
+    """Return the request for the child of a step.
 
-    `request` is the request of the plan with the results of PREPARE, and `inputs` are the outputs of other steps.
+    `request` is the plan's request with the results of PREPARE, and `inputs` are the outputs of other steps.
     """
     parameters = step.parameters
     tools = tuple(parameters.get("tools", ()))
@@ -158,7 +157,7 @@ def request_of_step(step: Step, plan: Plan, request: Request, inputs: Mapping[st
 
 
 def _tool_choice(name: str) -> ToolChoice:
-    """Return the tool choice in a step's parameter, which is either a mode or the name of a tool."""
+    """Return the tool choice in a step's parameter: either a mode or the name of a tool."""
     if name in tuple(ToolChoiceMode):
         return ToolChoice(mode=ToolChoiceMode(name))
     return ToolChoice(tool_name=name)

@@ -1,13 +1,15 @@
-"""The rules of each kind of step for its inputs, its output and its parameters."""
+"""Rules for the inputs, the output and the parameters of each kind of step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from services.orchestrator.core.model.plan import StepKind, ValueKind
+from pagantic_common.grammar.schema_validator import SchemaError, build_validator
+from services.orchestrator.core.model.plan import MAX_STEP_TIMEOUT_S, STEP_NAME, StepKind, ValueKind
 from services.orchestrator.core.model.retrieval import Retriever
 from services.orchestrator.core.plans.ranking import check_ranking
 
@@ -21,6 +23,8 @@ RETRIEVER_OF: Mapping[str, Retriever] = MappingProxyType(
 )
 NAME_OF_RETRIEVER: Mapping[Retriever, str] = MappingProxyType({value: name for name, value in RETRIEVER_OF.items()})
 RETRIEVERS = tuple(RETRIEVER_OF)
+WAITS_FOR = ("signal", "duration_s", "until")
+MAX_WAIT_S = MAX_STEP_TIMEOUT_S
 RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (0, 2**31 - 1),
     "max_chunks": (0, 2**31 - 1),
@@ -31,6 +35,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "min_score": (-1e300, 1e300),
     "diversity": (0, 1),
     "max_per_source": (0, 2**31 - 1),
+    "duration_s": (0, MAX_WAIT_S),
+    "timeout_s": (0, MAX_WAIT_S),
 }
 
 _Types = tuple[type, ...]
@@ -114,6 +120,19 @@ RULES: Mapping[StepKind, KindRules] = MappingProxyType(
                 "max_per_source": (int,),
             },
         ),
+        StepKind.WAIT: KindRules(
+            takes=_ANY,
+            gives=ValueKind.RAW_JSON,
+            optional={
+                "signal": (str,),
+                "payload_schema": (dict,),
+                "timeout_s": _NUMBER,
+                "duration_s": _NUMBER,
+                "until": (str,),
+                "reason": (str,),
+            },
+            takes_many=True,
+        ),
     }
 )
 CHECKED = frozenset(kind for kind, rules in RULES.items() if rules.is_checked)
@@ -143,7 +162,35 @@ def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
         return f"has a 'retriever' that is not known; there are {', '.join(RETRIEVERS)}"
     if not all(isinstance(tool, str) for tool in parameters.get("tools", [])):
         return "has 'tools' that are not names"
+    if kind is StepKind.WAIT:
+        return _check_wait(parameters)
     return check_ranking(parameters)
+
+
+def _check_wait(parameters: Mapping[str, Any]) -> str:
+    """Return the reason that the parameters of a wait are invalid, or an empty string if they are valid."""
+    if len([name for name in WAITS_FOR if name in parameters]) != 1:
+        return f"needs exactly one of the parameters {', '.join(map(repr, WAITS_FOR))}"
+    if "signal" not in parameters and ("payload_schema" in parameters or "timeout_s" in parameters):
+        return "has a 'payload_schema' or a 'timeout_s', which only a wait for a 'signal' takes"
+    if not STEP_NAME.fullmatch(parameters.get("signal", "signal")):
+        return "has a 'signal' that is not of 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
+    if "until" in parameters and read_time(parameters["until"]) is None:
+        return "has an 'until' that is not a time with its offset, such as 2027-01-31T09:00:00Z"
+    try:
+        build_validator(parameters.get("payload_schema", {}))
+    except SchemaError as error:
+        return f"has a 'payload_schema' that {error}"
+    return ""
+
+
+def read_time(text: str) -> datetime | None:
+    """Parse a time by RFC 3339; None if the text is not a time or has no offset."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _check_parameter(name: str, value: Any, known: Mapping[str, _Types]) -> str:

@@ -1,10 +1,10 @@
 """The results that a replay reuses from the record of an execution.
 
-Theory of operation. A replay is a separate execution, and its machine starts like any other. Until the machine reaches
-the first step that runs again, the record answers its commands, and no service is called. Tool calls are answered one
-by one, so that guards check their results as usual. A call of a reused answer is found by its ID, and any other call by
-its arguments. In a plan, the result of a step is reused if the step does not depend on a step that runs again. A child
-that runs again from a step of its own reuses the answers before that step.
+Theory of operation. A replay is a separate execution, and its machine starts normally. Until the machine reaches the
+first step that runs again, the record answers its commands, and no service is called. Tool calls are answered one by
+one, so that guards check their results as usual. A call of a reused answer is found by its ID, and any other call by
+its arguments. In a plan, the result of a step is reused if the step does not depend on a step that runs again. If a
+child runs again from one of its steps, it reuses the answers before that step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RecordedAnswers:
         answers: The answers to the first commands of each machine, by its path, with the names of their steps.
         steps: The results of plan steps.
         calls: The calls with reused results.
-        kept: The paths and IDs of those calls that belong to the reused answers.
+        kept: The paths and IDs of the calls in the reused answers.
         seeds: The seeds of the recorded inferences, as in `Record`.
         makes_changes: Whether calls outside `calls` may have side effects.
         has_other_prompt: Whether the system prompt differs.
@@ -56,7 +56,7 @@ class RecordedAnswers:
         return answers[position].name if position < len(answers) else ""
 
     def answer_at(self, path: str, position: int, command: Command) -> Answer | None:
-        """Return the answer to a command, or None if the command runs again or its parts are answered one by one."""
+        """Return the answer to a command; None if it runs again, or if its parts are answered one by one."""
         answers = self.answers.get(path, ())
         if position >= len(answers) or isinstance(command, Prepare | RunTools | RunPlan):
             return None

@@ -1,7 +1,7 @@
 """The steps of an execution, read from its entries: the result of each command, under a stable name.
 
-The machines process the entries again, because only their commands show which step ended in a failure. The name of a
-child's step is the path of the child and the name of the step within it.
+The machines process the entries again, because only their commands reveal the step that ended in a failure. The name
+of a child's step consists of the child's path and the step's name within the child.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Record:
 
     @property
     def steps(self) -> tuple[RecordedAnswer | StepEnded, ...]:
-        """The recorded steps: those of the machine, and each step of the plan after those of its child."""
+        """The recorded steps: the machine's steps, and each plan step after the steps of its child."""
         steps: list[RecordedAnswer | StepEnded] = [*self.answers]
         unended = dict(self.children)
         for entry in self.plan_steps:
@@ -136,7 +136,7 @@ def _named(outcome: Outcome, answers: Sequence[Answer], prefix: str = "") -> tup
 def _children_of(planned: Outcome, inner: Progress) -> dict[str, Answers]:
     """Return the answers that the children of a plan's steps received in their last runs, by path."""
     run = planned.run
-    assert run.plan is not None  # noqa: S101 - a run that runs a plan has a plan
+    assert run.plan is not None  # noqa: S101 - only a run with a plan runs steps
     request = with_prepared(run.request, run.prepared)
     schedule = PlanSchedule(run.plan, tuple(entry.result for entry in inner.steps))
     children = {}

@@ -1,4 +1,4 @@
-"""Decides which results a replay reuses from the record of an execution.
+"""Selects the results that a replay reuses from the record of an execution.
 
 The reused answers must fit the commands of the changed request, so a machine tests them before the replay is admitted.
 """
@@ -28,7 +28,7 @@ from services.orchestrator.core.turn.preparing import PREPARE
 from services.orchestrator.core.turn.run import Outcome, Run
 
 _FREE = TokenUsage()
-MAX_NAMED_STEPS = 40  # A message that lists all steps could be too long.
+MAX_NAMED_STEPS = 40  # A message with all steps could be too long.
 # The fields that the step `prepare` resolves, with their names in the contract.
 _SETTLED: Mapping[str, str] = MappingProxyType(
     {
@@ -93,7 +93,7 @@ def _owners_of(results: Sequence[ChangedResult], record: Record) -> dict[str, st
 def _check_owners(owners: Mapping[str, str], answers: Mapping[str, Answers], steps: Sequence[StepEnded]) -> None:
     """Raise InvalidRequest if a changed result would have no effect on reused results.
 
-    This is the case if reused answers depend on the recorded result, or if the plan step of the call is reused.
+    This happens if reused answers depend on the recorded result, or if the plan step of the call is reused.
     """
     reused_steps = {entry.path for entry in steps}
     reused_names = reused_steps | {entry.name for entries in answers.values() for entry in entries[:-1]}
@@ -131,7 +131,7 @@ def _check_prepared(request: Request, before: Request, *, takes_prepared: bool) 
 def _run_after(outcome: Outcome, answers: Sequence[RecordedAnswer]) -> Run:
     """Return the run of a started machine after it has processed the answers.
 
-    Raises InvalidRequest if its request does not lead to the steps of the answers.
+    Raises InvalidRequest if the changed request leads to different steps.
     """
     for answer in answers:
         command = outcome.command
@@ -147,7 +147,7 @@ def _run_after(outcome: Outcome, answers: Sequence[RecordedAnswer]) -> Run:
 def _steps_beside(first: str, plan: Plan | None, record: Record) -> tuple[StepEnded, ...]:
     """Return the recorded plan steps to reuse.
 
-    They are the steps that do not depend on a changed step, a failed step or the first step to run again.
+    A step is reused unless it depends on a changed step, a failed step or the first step to run again.
     """
     if plan is None or not first.startswith(PLAN_PATH):
         return ()
@@ -216,9 +216,9 @@ def _kept(answers: Mapping[str, Answers]) -> frozenset[tuple[str, str]]:
 def _calls_of(
     policy: ReplayPolicy, record: Record, kept: Collection[tuple[str, str]], steps: Collection[str]
 ) -> tuple[CallEnded, ...]:
-    """Return the calls whose results are reused, with the changed results.
+    """Return the calls with reused results, including the changed results.
 
-    The calls of reused steps are left out.
+    The calls of reused steps are omitted.
     """
     changes = {item.call_id: item for item in policy.results}
     is_live = policy.tools is ReplayTools.LIVE

@@ -1,8 +1,7 @@
 """Computes the keys by which replicas and orchestrators identify the cached prefixes of prompts.
 
-Here a prompt is a sequence of bytes: its tools, then its messages. The key of a block is a hash of the bytes from the
-start of the prompt to the end of the block, so that equal keys mean equal prefixes. An incomplete last block has no
-key.
+Here a prompt is a sequence of bytes: its tools, then its messages. The key of a block is a hash of all bytes from the
+start of the prompt to the end of the block, so equal keys mean equal prefixes. An incomplete last block has no key.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class PromptPrefixes:
 def prefixes_of(owner: bytes, secret: bytes, parts: Iterable[bytes]) -> PromptPrefixes:
     """Return the keys of at most `MAX_BLOCKS` blocks of a prompt, given its parts in order.
 
-    Owners do not share a cache, so their keys differ. A key reveals nothing about the prompt to a reader who does not
-    know the `secret`, which has at most 64 bytes.
+    Owners do not share a cache, so their keys differ. Without the `secret`, which has at most 64 bytes, a key reveals
+    nothing about the prompt.
     """
     prompt = b"".join(parts)
     digest = hashlib.blake2b(len(owner).to_bytes(4, "big") + owner, digest_size=_KEY_BYTES, key=secret)

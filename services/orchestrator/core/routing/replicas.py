@@ -1,14 +1,14 @@
 """One orchestrator's view of the replicas of a service, and its choice of a replica for each call.
 
 Theory of operation. The choice minimizes the estimated time to the first token. The estimate adds the prompt tokens
-that wait at a replica, the prompt of the call without the blocks that the replica has cached, and the sequences that
-the replica decodes. The sum is multiplied by the replica's time per token. A cached prefix is thus worth exactly the
-time that it saves. Nearly equal estimates are common while replicas are idle. In that case the first block of the
-prompt decides (rendezvous hashing), so that several orchestrators choose alike without communication.
+waiting at a replica, the uncached part of the call's prompt, and the sequences in decoding. The sum is multiplied by
+the replica's time per token. A cached prefix is thus worth exactly the time that it saves. Nearly equal estimates are
+common while replicas are idle. In that case the first block of the prompt decides (rendezvous hashing), so that
+several orchestrators make the same choice without communication.
 
-A replica sends reports of its load, which counts the calls of all orchestrators, and of the keys that it holds. Calls
-started since the last report are added. Stale reports are ignored. In that case only the orchestrator's calls count,
-with the keys that those calls have left at the replica. This is the least-requests rule, weighted by work.
+A replica reports its load, which includes the calls of all orchestrators, and the keys that it holds. Calls started
+since the last report are added. Stale reports are ignored. In that case only the orchestrator's own calls count, with
+the keys that these calls left at the replica. This is the least-requests rule, weighted by work.
 
 The time per prompt token is learned from the times to first tokens. The fixed part of a first token's time, apart from
 its prompt, is nearly the same at all replicas. It is subtracted, because otherwise a replica that receives mostly
@@ -38,8 +38,8 @@ from services.orchestrator.core.routing.prefixes import BLOCK_BYTES, PromptPrefi
 FIRST_TOKEN_S = 0.002
 # A replica's time per token is a mean over approximately this number of its last tokens.
 _REMEMBERED_TOKENS = 16_384.0
-# Weight, in tokens, of the mean of all replicas in the estimate for one replica. With a smaller weight, noise looks
-# like a difference, since later arrivals also delay first tokens. A replica that is several times slower still stands
+# Weight, in tokens, of the mean of all replicas in the estimate for one replica. A smaller weight would let noise look
+# like a difference, because later arrivals also delay first tokens. A replica that is several times slower still stands
 # out.
 _SHARED_TOKENS = 16_384.0
 # The remembered minimum grows by this factor with each call, so that an old minimum loses its effect.
@@ -47,7 +47,7 @@ _LEAST_GROWTH = 1.01
 _LEAST_TOKEN_S = 1e-6
 MAX_KEYS = 16_384
 NEWS_AGE_S = 2.0
-# Time within which a replica reports the keys of a call. After that time, unreported keys count as not held.
+# A replica reports the keys of a call within this time. After that, unreported keys count as not held.
 SENT_AGE_S = 5.0
 # A sequence in decoding delays a prompt about as much as this number of tokens of another prompt.
 DECODED_TOKENS = 12
@@ -163,7 +163,7 @@ class _Replica:
         return Load(round(pending), load.running + len(recent), load.waiting, load.seats)
 
     def held_blocks(self, keys: Iterable[int], now_s: float) -> int:
-        """Return the number of a prompt's blocks that the replica holds, up to the first block that it lacks."""
+        """Return the number of leading blocks of a prompt that the replica holds."""
         sent_since_s = -math.inf
         if self.has_news(now_s):
             sent_since_s = now_s - SENT_AGE_S
@@ -251,13 +251,13 @@ class Replicas:
             del replica.reported[key]
 
     def note_mute(self, address: str) -> None:
-        """Record that a replica never sends reports, so that the lack of reports does not count against it."""
+        """Record that a replica never sends reports, so that missing reports do not count against it."""
         replica = self._replicas.get(address)
         if replica is not None:
             replica.is_mute = True
 
     def work_of(self, address: str, now_s: float) -> Load:
-        """Return the current work of a replica, as far as the work is known."""
+        """Return the current work of a replica, as far as it is known."""
         return self._replicas[address].load_at(now_s, self._speeds.expected_s)
 
     def keys_of(self, address: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pagantic_common.domain.text.normalization import INVISIBLE, normalize_nfkc
 
 _WORD = re.compile(r"[\w@./\\:+-]+")
-_EDGES = "./\\:+-"  # characters at the edges of a word that do not belong to it, such as the end of a sentence
+_EDGES = "./\\:+-"  # characters at the edges of a word, such as the end of a sentence, that are not part of it
 _IDENTIFIER = re.compile(r"[\d@/\\_]|\w[.:]\w")
 _PART = re.compile(r"[^/\\:]+")
 _HOST = re.compile(r"[^@]*\w\.[a-z]\w+")
@@ -17,12 +17,12 @@ _SEPARATOR = re.compile(r"[\W_]+")
 
 
 def _comparable(text: str) -> str:
-    """Return a normalized form of a text for comparisons."""
+    """Return a normalized form of a text for comparison."""
     return INVISIBLE.sub("", normalize_nfkc(INVISIBLE.sub("", text))).casefold()
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in a normalized form for comparisons."""
+    """Return the words of a text in a normalized form for comparison."""
     stripped = (word.strip(_EDGES) for word in _WORD.findall(_comparable(text)))
     return [_number_or_word(word) for word in stripped if word]
 
@@ -42,7 +42,7 @@ def identifiers_of(words: Iterable[str]) -> list[str]:
 def hosts_of(identifiers: Iterable[str]) -> list[str]:
     """Return the hosts of addresses.
 
-    An address is searched as a whole, but a call may use only the host.
+    Searches cover an address as a whole, but a call may use only the host.
     """
     return [host for _, at, host in (word.rpartition("@") for word in identifiers) if at]
 
@@ -60,7 +60,7 @@ def _number_or_word(word: str) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Join words with blanks and add a blank at each end, so that a sequence of words can be searched."""
+    """Join words with blanks and add a blank at each end, so that a sequence of words can be found as a substring."""
     return f" {' '.join(words)} "
 
 
@@ -70,5 +70,5 @@ def between_breaks(joined: str) -> str:
 
 
 def is_plain(words: Sequence[str]) -> bool:
-    """Return whether a value consists of several words and contains no identifier."""
+    """Return whether a value consists of several words and no identifier."""
     return len(words) > 1 and not any(map(_IDENTIFIER.search, words))

@@ -32,7 +32,7 @@ class DocumentQuery:
 class DocumentSearch:
     """The tool that searches the given collections.
 
-    A model names the collection only if there are several collections.
+    The model names a collection only if there are several.
     """
 
     def __init__(self, collections: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ def _parameters(collections: Sequence[str]) -> Iterator[tuple[str, Mapping[str, 
 
 
 def write_result(chunks: Sequence[Chunk], max_bytes: int = MAX_RESULT_BYTES) -> str:
-    """Return as JSON the chunks that fit into `max_bytes`, best first, and the number of chunks left out."""
+    """Return the best chunks that fit into `max_bytes`, as JSON in order, and the number of omitted chunks."""
     written: list[dict[str, Any]] = []
     size_bytes = len(_write(written, len(chunks)).encode())
     for chunk in chunks:

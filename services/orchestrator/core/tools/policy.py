@@ -1,4 +1,4 @@
-"""Policies for tool calls (allow, ask or deny), and the choice of the tools that fit into a prompt."""
+"""Policies for tool calls (allow, ask or deny), and the selection of tools that fit into a prompt."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _STRICTNESS = list(ToolAction)
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """The action for the tools whose name matches `pattern`, or for the tools of a safety class.
+    """The action for the tools with names that match `pattern`, or for the tools of a safety class.
 
-    In a pattern, `*` stands for any text.
+    In a pattern, `*` matches any text.
     """
 
     action: ToolAction
@@ -53,7 +53,7 @@ class ToolRule:
 
     @property
     def specificity(self) -> int:
-        """The rank of the rule. An exact name ranks highest, then a longer pattern, a shorter pattern, and a class."""
+        """The rank of the rule: exact names first, then patterns from longest to shortest, then classes."""
         if "*" in self.pattern:
             return len(self.pattern)
         return len(self.pattern) and MAX_PATTERN_CHARS + 1
@@ -61,7 +61,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """A set of rules. The most specific rule wins, and the last rule wins among equally specific rules."""
+    """A set of rules. The most specific rule wins; among equally specific rules, the last."""
 
     rules: tuple[ToolRule, ...] = ()
 
@@ -77,7 +77,7 @@ class ToolPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """The policies of the deployment and of a request. A request can only make the deployment's policy stricter."""
+    """The policies of the deployment and of a request. A request can only tighten the deployment's policy."""
 
     deployment: ToolPolicy = ToolPolicy()
     request: ToolPolicy = ToolPolicy()

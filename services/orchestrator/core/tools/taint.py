@@ -1,21 +1,21 @@
-r"""Finds call arguments that contain text written neither by the caller nor by the deployment.
+r"""Finds call arguments with text that neither the caller nor the deployment wrote.
 
 Theory of operation. Tool results and retrieved documents are untrusted, because their authors may want to cause a call.
 The caller's messages and the system prompt are trusted. Texts are compared word by word in NFKC, without case and
 invisible characters. Numbers are compared by value. A value in the arguments is tainted by an untrusted text that
 
     1. contains the value between other words. A tool of class WRITE accepts several plain words from any text, because
-       such words are content and not a target; or
+       plain words are content and not a target; or
     2. shares an identifier with the value: a word with a digit, @, /, \, _ or an inner dot, such as an address, or the
        host in a URL; or
     3. contains the letters and digits of the value in another grouping, if there are at least eight, as in an account
        number.
 
-The model's answers of earlier turns may repeat such texts, so rules 2 and 3 also apply to these answers.
+The model's answers of earlier turns may repeat untrusted texts, so rules 2 and 3 also apply to these answers.
 
 A value is not tainted if the caller also wrote it, if the tool's schema contains it, or if it is a whole field of a
-structured result, because then the model looked it up. Results of calls with tainted arguments have no such fields. A
-number below 1000 that is such a field may also appear in other texts by chance. Texts beyond MAX_TEXT_CHARS are not
+structured result, because then the model looked it up. The fields of a result do not count if the call had tainted
+arguments. A looked-up number below 1000 may also appear in other texts by chance. Texts beyond MAX_TEXT_CHARS are not
 compared, and then every call counts as tainted.
 
 Source: spans instead of whole contexts, after CaMeL (Debenedetti et al., 2025), in which values carry their origin.
@@ -84,7 +84,7 @@ class _Source:
         return [word for word in value.identifiers if word in self.identifiers]
 
     def _mentions(self, joined: str) -> bool:
-        """Return whether a sequence of words occurs in the source other than as a field that was looked up."""
+        """Return whether the source contains a sequence of words outside looked-up fields."""
         if not self.is_data:
             return joined in self.texts
         return self.texts.count(joined) > self.texts.count(between_breaks(joined))
@@ -132,7 +132,7 @@ class Provenance:
             self.trust(value)
 
     def distrust(self, text: str, source: str, *, is_data: bool = False) -> None:
-        """Add untrusted text. If the text is JSON and `is_data` is set, its fields count as data that was looked up."""
+        """Add untrusted text. If the text is JSON and `is_data` is set, its fields count as looked-up data."""
         if not self._take(text):
             return
         values = [value for _, value, _ in _parts(_parsed(text))]
@@ -150,10 +150,10 @@ class Provenance:
         return self._chars <= MAX_TEXT_CHARS
 
     def distrust_answer(self, text: str) -> None:
-        """Add the model's answer of an earlier turn, which may repeat a document that is no longer in the conversation.
+        """Add the model's answer of an earlier turn, which may repeat a document that has left the conversation.
 
-        Only the identifiers in the answer count, because its plain words come from the model. Fields that were looked
-        up count as data in the answer, too.
+        Only the identifiers in the answer count, because the model wrote its plain words. Looked-up fields count as
+        data in the answer, too.
         """
         if not text or not self._take(text):
             return
@@ -170,7 +170,7 @@ class Provenance:
                 self.distrust_answer(message.content)
 
     def add_messages(self, messages: Iterable[Message]) -> None:
-        """Add messages of a conversation. User messages are trusted, and tool results are not trusted."""
+        """Add messages of a conversation. User messages are trusted; tool results are untrusted."""
         arguments: dict[str, str] = {}
         for message in messages:
             arguments |= {call.id: call.arguments_json for call in message.tool_calls}
@@ -181,7 +181,7 @@ class Provenance:
                 self.trust(message.content)
 
     def add_result(self, tool: str, call_id: str, arguments_json: str, result: str) -> None:
-        """Add the result of a call, unless it was added before.
+        """Add the result of a call, unless it was already added.
 
         The result is data, unless the call itself was tainted or the result contains whole documents.
         """
@@ -225,7 +225,7 @@ class Provenance:
         ]
 
     def _is_known(self, words: Sequence[str]) -> bool:
-        """Return whether the caller wrote a value, or whether the value is a small number that was looked up."""
+        """Return whether the caller wrote a value, or whether it is a small, looked-up number."""
         joined = join_words(words)
         if any(joined in text for text in self._trusted):
             return True
@@ -241,9 +241,9 @@ class Provenance:
             position += length or 1
 
     def _field_length(self, words: Sequence[str]) -> int:
-        """Return the length in words of the longest field at the start of the words.
+        """Return the length, in words, of the longest field at the start of the words.
 
-        Returns 0 if no field of several words is there.
+        Returns 0 if the words do not start with a field of several words.
         """
         lengths = range(len(words), 1, -1)
         return next((length for length in lengths if join_words(words[:length]) in self._fields), 0)

@@ -1,1 +1,1 @@
-"""The machine of a request: each module has phases with their commands, the answers to these, and what follows."""
+"""The machine of a request. Each module has phases with their commands, answers and transitions."""

@@ -24,7 +24,7 @@ from services.orchestrator.core.model.voting import canonical_json
 from services.orchestrator.core.turn.ending import ask, complete, fail, is_cut, move, raised_limit, truncation_of
 from services.orchestrator.core.turn.run import DiscardedAttempt, Outcome, Run, State, count_repairs, has_answer_phase
 
-STRUCTURED_TEMPERATURE = 0.0  # Default; a hint overrides it. Structured data should be the most likely output.
+STRUCTURED_TEMPERATURE = 0.0  # Default, unless a hint overrides it. Structured data should be the most likely output.
 _NOT_RUN = "Not run, because the arguments of another call are not right: call again."
 _EMPTY_ANSWER = ResponseWarning("empty_answer", "the model ended its answer without a text")
 
@@ -33,9 +33,9 @@ _EMPTY_ANSWER = ResponseWarning("empty_answer", "the model ended its answer with
 class Inferred(Answer):
     """The result of an inference.
 
-    `output` is the output after the guards, and `warnings` are the guards' warnings and the warnings about calls that
-    the caller runs. `score_usage` is the usage of estimating whether the sources contain the answer. `wrong_calls` are
-    calls that the model should correct before the caller runs them.
+    `output` is the guarded output. `warnings` come from the guards, or are about calls that the caller runs.
+    `score_usage` is the usage of estimating whether the sources contain the answer. `wrong_calls` are calls for the
+    model to correct before the caller runs them.
     """
 
     kind: ClassVar[str] = "Inferred"
@@ -47,7 +47,7 @@ class Inferred(Answer):
 
     @property
     def total_usage(self) -> TokenUsage:
-        """The tokens of the inference, and of the estimate."""
+        """The tokens of the inference and of the estimate."""
         return self.output.usage + self.score_usage
 
     def as_recorded(self) -> Self:
@@ -80,7 +80,7 @@ class Infer(AnsweredCommand):
     text_prompt: str = ""
 
     def after(self, run: Run, inferred: Inferred) -> Outcome:
-        """Run the tool calls of an output, or accept the output as the answer."""
+        """Run the tool calls in an output, or accept the output as the answer."""
         output = inferred.output
         warnings = (*run.warnings, *inferred.warnings)
         run = replace(run, output=output, rounds=run.rounds + 1, model=output.model or run.model, warnings=warnings)
@@ -116,7 +116,7 @@ class RunTools(AnsweredCommand):
     calls: tuple[ToolCall, ...]
 
     def after(self, run: Run, ran: ToolsRan) -> Outcome:
-        """Continue with the results of the tool calls, or hand over the calls of the caller's tools."""
+        """Continue with the results of the tool calls, or hand over the calls of caller-run tools."""
         run = _with_round(replace(run, records=(*run.records, *ran.records), latest=ran.records))
         if run.output is not None and (for_caller := _calls_for_caller(run, run.output)):
             return _hand_over(run, for_caller)
@@ -218,7 +218,7 @@ def _seed_of(run: Run) -> int | None:
 
 
 def may_correct_calls(run: Run) -> bool:
-    """Return whether the model may be asked to correct the calls of the next output, which happens at most once."""
+    """Return whether the model may be asked to correct the next output's calls, which happens at most once."""
     return not run.has_corrected_calls and run.rounds + 1 < run.request.max_tool_rounds
 
 
@@ -232,14 +232,14 @@ def _after_answer(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _fail_without_answer(run: Run, output: InferenceOutput, message: str) -> Outcome:
-    """Fail with the truncation if a limit or a stop text cut the output, or otherwise with `message`."""
+    """Fail with the truncation if a limit or a stop text cut the output, or with `message` otherwise."""
     if output.finish_reason is FinishReason.LENGTH or output.matched_stop:
         return fail(run, truncation_of(run.request, output, run.max_tokens))
     return fail(run, failure_of(ErrorCode.INFERENCE_MALFORMED_RESPONSE, message))
 
 
 def _is_silent(run: Run, output: InferenceOutput) -> bool:
-    """Return whether an answer is empty although neither a stop text ended it nor a raw text prompt explains it."""
+    """Return whether an answer is empty without an explanation by a stop text or a raw text prompt."""
     return not (output.content.strip() or output.matched_stop or run.request.text_prompt)
 
 
@@ -269,18 +269,18 @@ def _run_tools(run: Run, output: InferenceOutput) -> Outcome:
 
 
 def _correct_calls(run: Run, output: InferenceOutput, wrong: tuple[WrongCall, ...]) -> Outcome:
-    """Report the wrong arguments to the model, and ask for the calls again. No call of the output runs."""
+    """Report the wrong arguments to the model, and ask for the calls again. None of the output's calls run."""
     messages = {call.call_id: f"The arguments are not right: {call.message}" for call in wrong}
     results = tuple(
         Message(Role.TOOL, content=messages.get(call.id, _NOT_RUN), tool_call_id=call.id, name=call.name)
         for call in output.tool_calls
     )
     text = Message(Role.ASSISTANT, content=output.content, reasoning=output.reasoning)
-    turn = (*run.turn, text) if output.content else run.turn  # the text was streamed
+    turn = (*run.turn, text) if output.content else run.turn  # The text was already streamed.
     transcript = (*run.transcript, replace(text, tool_calls=output.tool_calls), *results)
     run = replace(run, transcript=transcript, turn=turn, has_corrected_calls=True)
     command = infer(run)
-    if run.rounds == 1:  # a demand for a call still holds
+    if run.rounds == 1:  # A demand for a call still applies.
         command = replace(command, tool_choice=run.request.hints.tool_choice)
     return ask(run, command)
 
@@ -292,8 +292,8 @@ def _without_tools(run: Run) -> Run:
 def _after_empty_answer(run: Run, output: InferenceOutput) -> Outcome:
     """Ask the model once more, without tools, if the empty answer follows tool calls.
 
-    Otherwise the empty answer is delivered with a warning, unless a limit ended it or the request's rules or intent
-    need a text to judge.
+    Otherwise deliver the empty answer with a warning, unless a limit ended it or the request's rules or intent need a
+    text to judge.
     """
     was_cut = output.finish_reason is FinishReason.LENGTH
     if run.records and run.is_in_tool_phase and run.has_tools_left and not was_cut:
@@ -316,7 +316,7 @@ def _with_round(run: Run) -> Run:
 def _after_round(run: Run) -> Outcome:
     """Ask the model again, with the results of the latest round.
 
-    If the model has no tools left and there is no separate answer phase, urge it to answer.
+    If the model has no tools left and there is no separate answer phase, request an answer.
     """
     if not run.has_tools_left and not has_answer_phase(run):
         run = replace(run, transcript=(*run.transcript, answer_now_message()))

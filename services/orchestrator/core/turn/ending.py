@@ -34,10 +34,10 @@ from services.orchestrator.core.turn.replicas import Replica, candidates_of, jud
 from services.orchestrator.core.turn.run import Outcome, Run, State, Transition, check_transition, has_answer_phase
 
 RAISED_LIMIT_FACTOR = 4
-_SPARE_TOKENS = 8  # margin, since the tokens of a retry's prompt may differ a little
+_SPARE_TOKENS = 8  # margin for small differences in the tokens of a retry's prompt
 
 TRUNCATED, TOO_LARGE = "output_truncated", "output_too_large"
-CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # the warning codes of a truncated answer
+CUT_CODES = frozenset({TRUNCATED, TOO_LARGE})  # warning codes of a truncated answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Finish(Command):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Answer):
-    """The failure of the outstanding command, or the cancellation of the execution. It answers every command.
+    """The failure of the outstanding command, or the cancellation of the execution. It can answer any command.
 
     The other fields are partial results: `records` of an unfinished turn, `results` of an unfinished plan, `replicas`
     and `usage` of an unfinished vote, and the `output` of a stopped inference.
@@ -94,7 +94,7 @@ def after_failure(run: Run, failed: Failed) -> Outcome:
 def move(run: Run, target: State, reason: str, command: Command | None = None) -> Outcome:
     """Make a transition, and set the next command. A move without a command must be followed by another move.
 
-    Raises IllegalTransitionError if the lifecycle's table lacks the transition.
+    Raises IllegalTransitionError if the transition is not in the lifecycle's table.
     """
     check_transition(run.state, target)
     transition = Transition(run.state, target, run.attempt, reason)
@@ -124,7 +124,7 @@ def _with_finish_reason(run: Run, response: Response) -> Response:
 
 
 def _with_confidence(run: Run, response: Response) -> Response:
-    """Set the confidence to the retrieved context's confidence, unless the response already has a confidence."""
+    """Set the confidence to the retrieved context's confidence, unless it is already set."""
     if response.confidence is not None:
         return response
     confidence = retrieval_confidence_of(run)
@@ -173,7 +173,7 @@ def _turn(run: Run, response: Response, *, is_cut: bool = False) -> tuple[Messag
     if not run.request.is_turn:
         return ()
     new_messages = [message for message in run.request.messages if message.role is not Role.SYSTEM]
-    if run.handed_over:  # The turn already has the text sent with the calls.
+    if run.handed_over:  # The turn already contains the text sent with the calls.
         return (*new_messages, *run.turn)
     answer = Message(Role.ASSISTANT, content=response.content, reasoning=response.reasoning, cut=is_cut)
     return (*new_messages, *run.turn, answer)
@@ -222,17 +222,17 @@ def _response(run: Run) -> Response:
 
 
 def _earlier_content(run: Run) -> str:
-    """Return the texts that streamed beside calls of the deployment's tools, before the content of the response."""
+    """Return the texts streamed with calls of the deployment's tools, before the content of the response."""
     if has_answer_phase(run):
         return ""
     texts = [message.content for message in run.turn if message.role is Role.ASSISTANT]
-    if run.handed_over:  # The last text stands beside the calls of the caller's tools, and is the content.
+    if run.handed_over:  # The last text accompanies the calls of the caller's tools, and is the content.
         del texts[-1:]
     return "".join(texts)
 
 
 def _with_enforcement(run: Run, response: Response, enforcement: Enforcement) -> Response:
-    """Return a response with the enforced output and its report. A cut output stays as it was written and streamed."""
+    """Return a response with the enforced output and its report. A cut output stays as it was streamed."""
     report = report_of(run.request, enforcement, run.repair_attempts, is_cut=run.cut is not None)
     if run.count is not None and len(run.replicas) < run.request.voting.n:
         report = replace(report, warnings=(*report.warnings, _early_warning(run)))
@@ -312,7 +312,7 @@ def report_of(
 def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Response:
     """Return a response with the citations and the readable text of its answer's JSON.
 
-    The response has no citations if any claim is not supported by its chunk, which can occur in an unvalidated answer.
+    It has no citations if any chunk does not support its claim, which can happen in an unvalidated answer.
     """
     claims, chunks = read_claims(response.content), run.prepared.cited_chunks
     if claims is None or not all(is_quoted(claim, chunks) for claim in claims):
@@ -323,7 +323,7 @@ def with_citations(run: Run, response: Response, guarantee: Guarantee) -> Respon
 def with_cited_text(response: Response) -> Response:
     """Return a response with the readable text of a truncated or invalid answer, as it was streamed.
 
-    The text may be empty. Content that is not an answer's JSON is unchanged.
+    The text may be empty. Any content except an answer's JSON is unchanged.
     """
     content = response.content
     text = CitedText().feed(content)
@@ -342,8 +342,8 @@ def confidence_of(
 ) -> tuple[float | None, ConfidenceSource]:
     """Return the confidence and its source. The confidence is None if it is unknown.
 
-    The confidence is based on the votes, the semantic score, or the outcome of the rules. A schema alone says nothing
-    about the quality of an answer.
+    The confidence is based on the votes, the semantic score, or the outcome of the rules. A schema alone does not
+    indicate the quality of an answer.
     """
     if request.mode is Mode.REDUNDANT:
         return _of_votes(count)
@@ -391,9 +391,9 @@ def retrieval_confidence_of(run: Run) -> float | None:
 
 
 def content_of(plan: Plan | None, results: Sequence[StepResult]) -> str:
-    """Return the text of the final step, or of the last step that ended if the final step did not end.
+    """Return the text of the final step, or of the last ended step if the final step did not end.
 
-    Candidates and chunks are not text, so they are only in the step's output.
+    Candidates and chunks are not text, so they appear only in the step's output.
     """
     ended = final_result(plan, results)
     if ended is None and results:
@@ -418,8 +418,8 @@ def final_result(plan: Plan | None, results: Sequence[StepResult]) -> StepResult
 def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforcement) -> bool:
     """Return whether a limit or a stop text cut off an answer that has a contract.
 
-    Such an answer is invalid, or was completed only by a repair. A remote engine does not report which stop text ended
-    its output, so a repaired output counts as cut where the request has any.
+    A cut answer is invalid, or was completed only by a repair. A remote engine does not report the stop text that ended
+    its output, so a repaired output counts as cut if the request has stop texts.
     """
     if output is None or request.output.is_empty:
         return False
@@ -434,8 +434,8 @@ def is_cut(request: Request, output: InferenceOutput | None, enforcement: Enforc
 def truncation_of(request: Request, output: InferenceOutput, max_tokens: int = 0) -> Failure:
     """Return the failure for an answer that was cut off at `max_tokens` or by a stop text.
 
-    A `max_tokens` of 0 selects the limit in the request, or else the default. Only the failure of an answer that a stop
-    text ended has the detail `stop`, which is empty if it is unknown which one it was.
+    A `max_tokens` of 0 selects the limit in the request, or else the default. The failure has the detail `stop` only if
+    a stop text ended the answer. The detail is empty if the stop text is unknown.
     """
     limit = max_tokens or request.hints.max_tokens
     usage = output.usage
@@ -496,5 +496,5 @@ def raised_limit(request: Request, output: InferenceOutput, max_tokens: int) -> 
 
 
 def truncation_warning(failure: Failure) -> ResponseWarning:
-    """Return the warning for a truncated response that is delivered."""
+    """Return the warning about the truncation of a delivered response."""
     return ResponseWarning(TOO_LARGE if "max_bytes" in failure.details else TRUNCATED, failure.message)

@@ -2,13 +2,13 @@
 
 Theory of operation. `step(run, answer)` returns the run after the answer, with the lifecycle transitions that it made.
 The run has one outstanding command, which the app carries out. Its answer is the next input. Nothing here waits,
-performs I/O or uses randomness. What follows an answer is said by the command, in the module of its phase.
+performs I/O or uses randomness. Each command defines the next step after its answer, in the module of its phase.
 
 Invariants:
     1. Every transition is in the lifecycle's table.
     2. A live run has one outstanding command, and accepts the answer to that command or Failed. The outstanding
        command of a terminal run is Finish, and the run accepts no answer.
-    3. Tool calls that ran are in `records`, in order, whatever happens later. No call runs twice.
+    3. Tool calls that ran stay in `records`, in order. No call runs twice.
     4. A response with no failure satisfies its schema, is marked PARTIAL, or hands over calls.
 """
 
@@ -35,7 +35,7 @@ def start(request: Request, bounds: PlanPolicy | None = None) -> Outcome:
 def step(run: Run, answer: Answer) -> Outcome:
     """Apply an answer to a run.
 
-    Raises IllegalAnswerError if it does not answer the outstanding command.
+    Raises IllegalAnswerError if it is not an answer to the outstanding command.
     """
     command = run.outstanding
     if not isinstance(command, AnsweredCommand) or not isinstance(answer, command.answer | Failed):

@@ -1,4 +1,4 @@
-"""The steps of an accepted plan: they run in EXECUTE, and their results are the answer."""
+"""The steps of an accepted plan. They run in EXECUTE, and their results are the answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The phases before the answer: guards check the request, a plan is accepted, and PREPARE resolves the first inference.
 
-PREPARE refuses a request whose context probably lacks the answer.
+PREPARE refuses a request if its context probably lacks the answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from services.orchestrator.core.turn.plan_steps import RunPlan
 from services.orchestrator.core.turn.run import Outcome, Run, State
 from services.orchestrator.core.turn.voting import sample
 
-PREPARE = "prepare"  # the name of the step
+PREPARE = "prepare"  # name of the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Prepare(AnsweredCommand):
 
 
 def _refuse(run: Run, refusal: Failure) -> Outcome:
-    """End the run with an abstention if the model was allowed to abstain, or otherwise with the failure."""
+    """End the run with an abstention if the model may abstain, or with the failure otherwise."""
     citations = run.request.output.citations
     if citations is None or not citations.may_abstain:
         return fail(run, refusal)
@@ -105,9 +105,9 @@ def _accept_plan(run: Run, plan: Plan) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class InputChecked(Answer):
-    """The result of the guards for a request that they did not block.
+    """The guards' result for a request that is not blocked.
 
-    `texts` contains all texts of the request in order if a guard redacted any of them, and is empty otherwise.
+    `texts` contains all texts of the request, in order, if a guard redacted any; otherwise it is empty.
     """
 
     kind: ClassVar[str] = "InputChecked"
@@ -124,7 +124,7 @@ class CheckInput(AnsweredCommand):
     answer: ClassVar[type[InputChecked]] = InputChecked
 
     def after(self, run: Run, checked: InputChecked) -> Outcome:
-        """Start the work on the request, with the texts that the guards redacted."""
+        """Start the work on the request, with the texts redacted by the guards."""
         request = run.request
         if checked.texts:
             request = with_texts(request, iter(checked.texts))

@@ -1,4 +1,4 @@
-"""The replicas of a vote, and their conversion to votes, to candidates or to a single failure."""
+"""The replicas of a vote, and their conversion to votes, candidates or a single failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Replica:
             return False
         try:
             parse_json(self.enforcement.structured_output_json, is_rewritable=True)
-        except JsonTextError:  # A number too large for a double or half of a surrogate pair is not comparable.
+        except JsonTextError:  # A number too large for a double, or half of a surrogate pair, is not comparable.
             return False
         return True
 
@@ -49,7 +49,7 @@ def documents_of(replicas: Sequence[Replica]) -> dict[int, str]:
 
 
 def most_frequent_failure(replicas: Sequence[Replica]) -> Failure:
-    """Return the failure with the most frequent code, as the lowest replica reported it.
+    """Return the failure with the most frequent code, as reported by the lowest replica.
 
     All replicas must have abstained.
     """

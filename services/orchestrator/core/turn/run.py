@@ -3,7 +3,7 @@
 Invariants of the lifecycle:
     1. COMPLETE, ERROR and CANCELLED are terminal states: no transition leaves them.
     2. Every live state leads to ERROR and to CANCELLED.
-    3. The attempt counts how often EXECUTE was entered, starting at 1.
+    3. The attempt counts the entries into EXECUTE, starting at 1.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_transition(source: State, target: State) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DiscardedAttempt:
-    """An attempt whose streamed text no longer counts."""
+    """A discarded attempt. Its streamed text no longer counts."""
 
     attempt: int
     reason: str
@@ -94,26 +94,26 @@ class Run:
     state: State = State.INIT
     outstanding: Command | None = None  # None only during a machine step
     attempt: int = 1
-    position: int = 0  # the number of answers so far, without that of the guards
+    position: int = 0  # number of answers so far, except from the guards
     prepared: Prepared = field(default_factory=Prepared)
-    transcript: tuple[Message, ...] = ()  # the messages after those in the request
-    turn: tuple[Message, ...] = ()  # the transcript's messages that a conversation keeps, without discarded attempts
+    transcript: tuple[Message, ...] = ()  # messages after the request's messages
+    turn: tuple[Message, ...] = ()  # transcript messages to keep in the conversation, without discarded attempts
     rounds: int = 0
     is_in_tool_phase: bool = False
     has_tools_left: bool = True  # False once the model repeats itself
-    has_corrected_calls: bool = False  # True once the model was asked to correct calls of the caller's tools
-    max_tokens: int = 0  # the limit that a retry raised, or 0
-    cut: Failure | None = None  # the truncation of the current attempt
-    streamed: InferenceOutput | None = None  # the partial output of a stopped inference
+    has_corrected_calls: bool = False  # True once the model was asked to correct calls of caller-run tools
+    max_tokens: int = 0  # limit raised by a retry, or 0
+    cut: Failure | None = None  # truncation of the current attempt
+    streamed: InferenceOutput | None = None  # partial output of a stopped inference
     seed: int | None = None
-    model: str = ""  # the alias that served the latest inference
+    model: str = ""  # alias that served the latest inference
     records: tuple[ToolCallRecord, ...] = ()
     usage: TokenUsage = TokenUsage()
     output: InferenceOutput | None = None
-    latest: tuple[ToolCallRecord, ...] = ()  # the records of the last round of tool calls
-    handed_over: tuple[ToolCall, ...] = ()  # the calls that the caller runs
+    latest: tuple[ToolCallRecord, ...] = ()  # records of the latest round of tool calls
+    handed_over: tuple[ToolCall, ...] = ()  # calls for the caller to run
     best: Enforcement | None = None
-    best_output: InferenceOutput | None = None  # the output that `best` is about
+    best_output: InferenceOutput | None = None  # the output to which `best` belongs
     repair_attempts: int = 0
     last_failure: Failure | None = None
     replicas: tuple[Replica, ...] = ()
@@ -131,7 +131,7 @@ class Run:
 
 
 def has_answer_phase(run: Run) -> bool:
-    """Return whether a constrained answer is inferred separately, after the tool calls."""
+    """Return whether a constrained answer is inferred separately after the tool calls."""
     return run.request.mode is Mode.STRUCTURED or bool(run.prepared.engine_text)
 
 

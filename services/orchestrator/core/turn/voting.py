@@ -53,7 +53,7 @@ class Sampled(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Sample(AnsweredCommand):
-    """The command to run the replicas of one prompt, and to apply the constraint to each output once it is complete."""
+    """The command to run the replicas of one prompt, and to apply the contract to each complete output."""
 
     answer: ClassVar[type[Sampled]] = Sampled
     step: ClassVar[str] = "sample"
@@ -76,10 +76,10 @@ class Sample(AnsweredCommand):
 
 @dataclass(frozen=True, slots=True)
 class EnforceMerged(Enforce):
-    """The command to run the constraint pipeline on the document of the fields that won a vote."""
+    """The command to run the constraint pipeline on the document merged from the winning fields."""
 
     def after(self, run: Run, enforced: Enforced) -> Outcome:
-        """End the run with the document of the winning fields if it is valid, or otherwise with a failure."""
+        """End the run with the merged document if it is valid, or with a failure otherwise."""
         enforcement = enforced.enforcement
         run = run.with_best(enforcement)
         if enforcement.valid:

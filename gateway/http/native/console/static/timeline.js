@@ -49,6 +49,17 @@ const WORDS = {
     const by = subject ? ` by ${subject}` : "";
     return `${approval.tool_name} ${lower(decision, "APPROVAL_DECISION_")}${by}${reason ? `: ${reason}` : ""}`;
   },
+  wait_began: ({ wait }) =>
+    wait.kind === "WAIT_KIND_QUESTION"
+      ? `${wait.wait_id}: ${wait.reason}`
+      : `${wait.wait_id}: ${wait.name ? `signal ${wait.name}, ` : ""}until ${wait.expires_at}`,
+  wait_ended: ({ wait }) => {
+    const { expired, subject } = wait.resolution ?? {};
+    if (!wait.name) return `${wait.wait_id}: the time has come`;
+    if (expired) return `${wait.wait_id}: no signal ${wait.name} came in time`;
+    return `${wait.wait_id}: signal ${wait.name}${subject ? ` by ${subject}` : ""}`;
+  },
+  signal_dropped: (of) => `signal ${of.name} (${of.signal_id}): ${of.reason}`,
   guard_acted: (of) =>
     `${of.guard} ${lower(of.outcome, "GUARD_OUTCOME_")}: ${lower(of.stage, "GUARD_STAGE_")}` +
     (of.finding_count ? `, ${count(of.finding_count, "finding")} (${(of.kinds ?? []).join(", ")})` : ""),
@@ -56,7 +67,7 @@ const WORDS = {
   inference_continued: (of) => `another replica continues after ${count(of.tokens ?? 0, "token")}`,
   attempt_discarded: (of) => `attempt ${of.attempt}: ${of.reason}`,
   resumed: (of) => `${count(of.completed_steps ?? 0, "step")} had ended`,
-  parked: (of) => `until ${of.wakes_at}, or a decision`,
+  parked: (of) => `until ${of.wakes_at}, a decision or a signal`,
   woken: () => "",
   completed: ({ response }) => {
     const usage = response?.token_usage ?? {};

@@ -142,6 +142,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
     ERROR_CODE_ORCHESTRATION_NOT_ANSWERABLE: _ErrorCode.ValueType  # 507
     """The retrieved context is less likely to have the answer than context.answerability asks for; the message names both."""
+    ERROR_CODE_ORCHESTRATION_TURN_WAITING: _ErrorCode.ValueType  # 508
+    """The session's turn belongs to a parked execution; the message names it and its waits. End those, or cancel it."""
     ERROR_CODE_CONFIG_NO_ENGINE: _ErrorCode.ValueType  # 600
     """No engine serves the model that was asked for."""
     ERROR_CODE_CONFIG_SCHEMA_REQUIRED: _ErrorCode.ValueType  # 601
@@ -257,6 +259,8 @@ ERROR_CODE_ORCHESTRATION_STEP_TIMEOUT: ErrorCode.ValueType  # 506
 """A plan's step, other than a tool's, took longer than its timeout. Retryable."""
 ERROR_CODE_ORCHESTRATION_NOT_ANSWERABLE: ErrorCode.ValueType  # 507
 """The retrieved context is less likely to have the answer than context.answerability asks for; the message names both."""
+ERROR_CODE_ORCHESTRATION_TURN_WAITING: ErrorCode.ValueType  # 508
+"""The session's turn belongs to a parked execution; the message names it and its waits. End those, or cancel it."""
 ERROR_CODE_CONFIG_NO_ENGINE: ErrorCode.ValueType  # 600
 """No engine serves the model that was asked for."""
 ERROR_CODE_CONFIG_SCHEMA_REQUIRED: ErrorCode.ValueType  # 601

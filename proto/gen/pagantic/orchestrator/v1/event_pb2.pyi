@@ -17,6 +17,7 @@ from pagantic.constraint.v1 import contract_pb2 as _contract_pb2
 from pagantic.inference.v1 import generation_pb2 as _generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import execution_pb2 as _execution_pb2
+from pagantic.orchestrator.v1 import wait_pb2 as _wait_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -175,6 +176,9 @@ class ExecutionEvent(_message.Message):
     VARIANT_ASSIGNED_FIELD_NUMBER: _builtins.int
     PARKED_FIELD_NUMBER: _builtins.int
     WOKEN_FIELD_NUMBER: _builtins.int
+    WAIT_BEGAN_FIELD_NUMBER: _builtins.int
+    WAIT_ENDED_FIELD_NUMBER: _builtins.int
+    SIGNAL_DROPPED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """From 1, without gaps among stored events. Streamed deltas repeat the sequence of the stored event before them."""
     layer: _builtins.str
@@ -313,6 +317,18 @@ class ExecutionEvent(_message.Message):
     def woken(self) -> Global___Woken:
         """The parked execution goes on."""
 
+    @_builtins.property
+    def wait_began(self) -> Global___WaitBegan:
+        """A step waits for a signal or a time, or the tool ask_user for an answer: SignalExecution."""
+
+    @_builtins.property
+    def wait_ended(self) -> Global___WaitEnded:
+        """The wait has ended."""
+
+    @_builtins.property
+    def signal_dropped(self) -> Global___SignalDropped:
+        """A kept signal broke the schema of the wait that took it, and was dropped. The wait goes on."""
+
     def __init__(
         self,
         *,
@@ -353,12 +369,15 @@ class ExecutionEvent(_message.Message):
         variant_assigned: _execution_pb2.ExperimentVariant | None = ...,
         parked: Global___Parked | None = ...,
         woken: Global___Woken | None = ...,
+        wait_began: Global___WaitBegan | None = ...,
+        wait_ended: Global___WaitEnded | None = ...,
+        signal_dropped: Global___SignalDropped | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "parked", b"parked", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "step_end", b"step_end", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast", "woken", b"woken"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "parked", b"parked", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "signal_dropped", b"signal_dropped", "step_end", b"step_end", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast", "wait_began", b"wait_began", "wait_ended", b"wait_ended", "woken", b"woken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "parked", b"parked", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "step_end", b"step_end", "step_name", b"step_name", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast", "woken", b"woken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval_requested", b"approval_requested", "approval_resolved", b"approval_resolved", "attempt", b"attempt", "attempt_discarded", b"attempt_discarded", "completed", b"completed", "content_delta", b"content_delta", "context_retrieved", b"context_retrieved", "context_weighed", b"context_weighed", "correlation", b"correlation", "duration", b"duration", "error", b"error", "event", b"event", "guard_acted", b"guard_acted", "inference_continued", b"inference_continued", "inference_end", b"inference_end", "inference_start", b"inference_start", "layer", b"layer", "parked", b"parked", "reasoning_delta", b"reasoning_delta", "repair_applied", b"repair_applied", "resumed", b"resumed", "sequence", b"sequence", "signal_dropped", b"signal_dropped", "step_end", b"step_end", "step_name", b"step_name", "step_recorded", b"step_recorded", "step_start", b"step_start", "timestamp", b"timestamp", "tool_call_delta", b"tool_call_delta", "tool_call_id", b"tool_call_id", "tool_end", b"tool_end", "tool_progress", b"tool_progress", "tool_start", b"tool_start", "transition", b"transition", "validation_stage", b"validation_stage", "variant_assigned", b"variant_assigned", "vote_cast", b"vote_cast", "wait_began", b"wait_began", "wait_ended", b"wait_ended", "woken", b"woken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted", "step_recorded", "variant_assigned", "parked", "woken"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["transition", "inference_start", "inference_end", "tool_start", "tool_end", "context_retrieved", "repair_applied", "validation_stage", "vote_cast", "step_start", "step_end", "content_delta", "reasoning_delta", "attempt_discarded", "completed", "resumed", "tool_call_delta", "tool_progress", "approval_requested", "approval_resolved", "context_weighed", "inference_continued", "guard_acted", "step_recorded", "variant_assigned", "parked", "woken", "wait_began", "wait_ended", "signal_dropped"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -881,6 +900,84 @@ class Woken(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Woken: _TypeAlias = Woken  # noqa: Y015
+
+@_typing.final
+class WaitBegan(_message.Message):
+    """The begin of a wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def wait(self) -> _wait_pb2.Wait:
+        """The wait."""
+
+    def __init__(
+        self,
+        *,
+        wait: _wait_pb2.Wait | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitBegan: _TypeAlias = WaitBegan  # noqa: Y015
+
+@_typing.final
+class WaitEnded(_message.Message):
+    """The end of a wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def wait(self) -> _wait_pb2.Wait:
+        """The wait with its resolution, without the payload."""
+
+    def __init__(
+        self,
+        *,
+        wait: _wait_pb2.Wait | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitEnded: _TypeAlias = WaitEnded  # noqa: Y015
+
+@_typing.final
+class SignalDropped(_message.Message):
+    """A signal that was dropped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the signal."""
+    signal_id: _builtins.str
+    """Id of the signal."""
+    reason: _builtins.str
+    """Reason, in words."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        signal_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason", "signal_id", b"signal_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalDropped: _TypeAlias = SignalDropped  # noqa: Y015
 
 @_typing.final
 class ContentDelta(_message.Message):

@@ -19,6 +19,7 @@ from pagantic.inference.v1 import generation_pb2 as _generation_pb2
 from pagantic.orchestrator.v1 import approval_pb2 as _approval_pb2
 from pagantic.orchestrator.v1 import decision_pb2 as _decision_pb2
 from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
+from pagantic.orchestrator.v1 import wait_pb2 as _wait_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1356,6 +1357,7 @@ class ExecutionState(_message.Message):
     TOTAL_STEPS_FIELD_NUMBER: _builtins.int
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
     current: Global___LifecycleState.ValueType
     """The state of the execution."""
     attempt: _builtins.int
@@ -1372,6 +1374,10 @@ class ExecutionState(_message.Message):
     def last_error(self) -> _error_pb2.SystemError:
         """The last failure, recovered ones included."""
 
+    @_builtins.property
+    def waiting_for(self) -> _containers.RepeatedCompositeFieldContainer[_wait_pb2.Wait]:
+        """The open waits, the oldest first, at most 50; not in lists."""
+
     def __init__(
         self,
         *,
@@ -1381,10 +1387,11 @@ class ExecutionState(_message.Message):
         total_steps: _builtins.int = ...,
         last_error: _error_pb2.SystemError | None = ...,
         last_step: _builtins.str = ...,
+        waiting_for: _abc.Iterable[_wait_pb2.Wait] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["entered_at", b"entered_at", "last_error", b"last_error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "current", b"current", "entered_at", b"entered_at", "last_error", b"last_error", "last_step", b"last_step", "total_steps", b"total_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "current", b"current", "entered_at", b"entered_at", "last_error", b"last_error", "last_step", b"last_step", "total_steps", b"total_steps", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1459,8 +1466,8 @@ class Execution(_message.Message):
 
     @_builtins.property
     def wakes_at(self) -> _timestamp_pb2.Timestamp:
-        """The time at which a parked execution is woken, unless a decision wakes it earlier. Set only while it is parked: while
-        it waits for approvals alone, and holds neither a place nor memory.
+        """The time at which a parked execution is woken, unless a decision or a signal wakes it earlier. Set only while it is
+        parked: while it only waits, and holds neither a place nor memory.
         """
 
     def __init__(

@@ -20,6 +20,7 @@ from pagantic.orchestrator.v1 import plan_pb2 as _plan_pb2
 from pagantic.orchestrator.v1 import replica_pb2 as _replica_pb2
 from pagantic.orchestrator.v1 import session_pb2 as _session_pb2
 from pagantic.orchestrator.v1 import usage_total_pb2 as _usage_total_pb2
+from pagantic.orchestrator.v1 import wait_pb2 as _wait_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -483,6 +484,120 @@ class ListApprovalsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListApprovalsResponse: _TypeAlias = ListApprovalsResponse  # noqa: Y015
+
+@_typing.final
+class SignalExecutionRequest(_message.Message):
+    """A signal for an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PAYLOAD_JSON_FIELD_NUMBER: _builtins.int
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The execution."""
+    name: _builtins.str
+    """Name of the signal: 1 to 128 letters, digits and . _ : / # -"""
+    payload_json: _builtins.str
+    """A JSON value of at most 64 KiB; empty is null. Models read it as untrusted text."""
+    signal_id: _builtins.str
+    """Id of the signal within the execution, so that it may be sent again; empty lets the server make one."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        payload_json: _builtins.str = ...,
+        signal_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "payload_json", b"payload_json", "request_id", b"request_id", "signal_id", b"signal_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalExecutionRequest: _TypeAlias = SignalExecutionRequest  # noqa: Y015
+
+@_typing.final
+class SignalExecutionResponse(_message.Message):
+    """The signal is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNAL_ID_FIELD_NUMBER: _builtins.int
+    signal_id: _builtins.str
+    """Id of the signal."""
+    def __init__(
+        self,
+        *,
+        signal_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signal_id", b"signal_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignalExecutionResponse: _TypeAlias = SignalExecutionResponse  # noqa: Y015
+
+@_typing.final
+class ListWaitsRequest(_message.Message):
+    """Selects a page of open waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Only those of this execution; empty is all."""
+    page_size: _builtins.int
+    """Most waits per page; 0 is 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the previous page; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWaitsRequest: _TypeAlias = ListWaitsRequest  # noqa: Y015
+
+@_typing.final
+class ListWaitsResponse(_message.Message):
+    """A page of open waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last page."""
+    @_builtins.property
+    def waits(self) -> _containers.RepeatedCompositeFieldContainer[_wait_pb2.Wait]:
+        """The oldest first."""
+
+    def __init__(
+        self,
+        *,
+        waits: _abc.Iterable[_wait_pb2.Wait] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "waits", b"waits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWaitsResponse: _TypeAlias = ListWaitsResponse  # noqa: Y015
 
 @_typing.final
 class ListExecutionsRequest(_message.Message):

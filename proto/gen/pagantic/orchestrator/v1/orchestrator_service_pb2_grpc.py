@@ -104,6 +104,16 @@ class OrchestratorServiceStub:
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsRequest.SerializeToString,
                 response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsResponse.FromString,
                 _registered_method=True)
+        self.SignalExecution = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/SignalExecution',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SignalExecutionRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SignalExecutionResponse.FromString,
+                _registered_method=True)
+        self.ListWaits = channel.unary_unary(
+                '/pagantic.orchestrator.v1.OrchestratorService/ListWaits',
+                request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListWaitsRequest.SerializeToString,
+                response_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListWaitsResponse.FromString,
+                _registered_method=True)
         self.CreatePlan = channel.unary_unary(
                 '/pagantic.orchestrator.v1.OrchestratorService/CreatePlan',
                 request_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.CreatePlanRequest.SerializeToString,
@@ -322,6 +332,24 @@ class OrchestratorServiceServicer:
 
     def ListApprovals(self, request, context):
         """Lists the tool calls that wait for an approval, the oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SignalExecution(self, request, context):
+        """Sends a signal to an execution. A signal whose name no wait has is kept until one begins, at most 64 in each
+        execution; more are RESOURCE_EXHAUSTED. Signals of one name are taken in the order in which they were sent. NOT_FOUND
+        for an unknown execution, FAILED_PRECONDITION for one that has ended, INVALID_ARGUMENT for a payload that breaks the
+        schema of the wait that would take it, PERMISSION_DENIED (GUARD_BLOCKED) for one that a guard blocks. The same
+        signal_id again is no error, with another name or payload it is ALREADY_EXISTS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWaits(self, request, context):
+        """Lists the open waits of executions, of every kind, the oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -568,6 +596,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ListApprovals,
                     request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsRequest.FromString,
                     response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsResponse.SerializeToString,
+            ),
+            'SignalExecution': grpc.unary_unary_rpc_method_handler(
+                    servicer.SignalExecution,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SignalExecutionRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SignalExecutionResponse.SerializeToString,
+            ),
+            'ListWaits': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWaits,
+                    request_deserializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListWaitsRequest.FromString,
+                    response_serializer=pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListWaitsResponse.SerializeToString,
             ),
             'CreatePlan': grpc.unary_unary_rpc_method_handler(
                     servicer.CreatePlan,
@@ -1038,6 +1076,60 @@ class OrchestratorService:
             '/pagantic.orchestrator.v1.OrchestratorService/ListApprovals',
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsRequest.SerializeToString,
             pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListApprovalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SignalExecution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/SignalExecution',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SignalExecutionRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.SignalExecutionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWaits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagantic.orchestrator.v1.OrchestratorService/ListWaits',
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListWaitsRequest.SerializeToString,
+            pagantic_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListWaitsResponse.FromString,
             options,
             channel_credentials,
             insecure,

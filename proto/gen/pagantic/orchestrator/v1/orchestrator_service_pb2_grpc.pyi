@@ -81,6 +81,15 @@ class OrchestratorServiceStub:
     """
     ListApprovals: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListApprovalsRequest, _orchestrator_service_pb2.ListApprovalsResponse]
     """Lists the tool calls that wait for an approval, the oldest first."""
+    SignalExecution: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SignalExecutionRequest, _orchestrator_service_pb2.SignalExecutionResponse]
+    """Sends a signal to an execution. A signal whose name no wait has is kept until one begins, at most 64 in each
+    execution; more are RESOURCE_EXHAUSTED. Signals of one name are taken in the order in which they were sent. NOT_FOUND
+    for an unknown execution, FAILED_PRECONDITION for one that has ended, INVALID_ARGUMENT for a payload that breaks the
+    schema of the wait that would take it, PERMISSION_DENIED (GUARD_BLOCKED) for one that a guard blocks. The same
+    signal_id again is no error, with another name or payload it is ALREADY_EXISTS.
+    """
+    ListWaits: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListWaitsRequest, _orchestrator_service_pb2.ListWaitsResponse]
+    """Lists the open waits of executions, of every kind, the oldest first."""
     CreatePlan: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]
     """Makes the plan that a PLAN request would run, without running it."""
     GetSession: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetSessionRequest, _orchestrator_service_pb2.GetSessionResponse]
@@ -202,6 +211,15 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListApprovalsRequest, _orchestrator_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
     """Lists the tool calls that wait for an approval, the oldest first."""
+    SignalExecution: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SignalExecutionRequest, _orchestrator_service_pb2.SignalExecutionResponse]  # type: ignore[assignment]
+    """Sends a signal to an execution. A signal whose name no wait has is kept until one begins, at most 64 in each
+    execution; more are RESOURCE_EXHAUSTED. Signals of one name are taken in the order in which they were sent. NOT_FOUND
+    for an unknown execution, FAILED_PRECONDITION for one that has ended, INVALID_ARGUMENT for a payload that breaks the
+    schema of the wait that would take it, PERMISSION_DENIED (GUARD_BLOCKED) for one that a guard blocks. The same
+    signal_id again is no error, with another name or payload it is ALREADY_EXISTS.
+    """
+    ListWaits: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListWaitsRequest, _orchestrator_service_pb2.ListWaitsResponse]  # type: ignore[assignment]
+    """Lists the open waits of executions, of every kind, the oldest first."""
     CreatePlan: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.CreatePlanRequest, _orchestrator_service_pb2.CreatePlanResponse]  # type: ignore[assignment]
     """Makes the plan that a PLAN request would run, without running it."""
     GetSession: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetSessionRequest, _orchestrator_service_pb2.GetSessionResponse]  # type: ignore[assignment]
@@ -398,6 +416,27 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ListApprovalsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListApprovalsResponse]]:
         """Lists the tool calls that wait for an approval, the oldest first."""
+
+    @_abc_1.abstractmethod
+    def SignalExecution(
+        self,
+        request: _orchestrator_service_pb2.SignalExecutionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.SignalExecutionResponse, _abc.Awaitable[_orchestrator_service_pb2.SignalExecutionResponse]]:
+        """Sends a signal to an execution. A signal whose name no wait has is kept until one begins, at most 64 in each
+        execution; more are RESOURCE_EXHAUSTED. Signals of one name are taken in the order in which they were sent. NOT_FOUND
+        for an unknown execution, FAILED_PRECONDITION for one that has ended, INVALID_ARGUMENT for a payload that breaks the
+        schema of the wait that would take it, PERMISSION_DENIED (GUARD_BLOCKED) for one that a guard blocks. The same
+        signal_id again is no error, with another name or payload it is ALREADY_EXISTS.
+        """
+
+    @_abc_1.abstractmethod
+    def ListWaits(
+        self,
+        request: _orchestrator_service_pb2.ListWaitsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListWaitsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListWaitsResponse]]:
+        """Lists the open waits of executions, of every kind, the oldest first."""
 
     @_abc_1.abstractmethod
     def CreatePlan(

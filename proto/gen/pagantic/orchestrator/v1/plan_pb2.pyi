@@ -106,7 +106,7 @@ class Step(_message.Message):
     name: _builtins.str
     """Unique within the plan; [A-Za-z0-9._:-]{1,64}."""
     kind: _builtins.str
-    """infer, tool, validate, retrieve, rerank, or a registered kind."""
+    """infer, tool, validate, retrieve, rerank, wait, or a registered kind."""
     parameters_json: _builtins.str
     """Parameters of the kind, as a JSON object."""
     max_retries: _builtins.int

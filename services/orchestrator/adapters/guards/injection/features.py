@@ -1,4 +1,4 @@
-"""Represents texts as hashed n-grams, in the same way in training and in use.
+"""Represents texts as hashed n-grams, identically in training and in inference.
 
 Source: K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 BUCKETS: Final = 1 << 17
-PART_CHARS: Final = 400  # a long text is scored in parts, so that the rest of the text does not mask a short injection
+PART_CHARS: Final = 400  # A long text is scored in parts, so that it cannot mask a short injection.
 OVERLAP_CHARS: Final = 200
 _CHAR_GRAMS: Final = (3, 4, 5)
 _WORD_GRAMS: Final = (1, 2, 3)
@@ -33,7 +33,7 @@ def parts_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def buckets_of(text: str) -> npt.NDArray[np.int64]:
-    """Return the sorted buckets of a text's n-grams without duplicates."""
+    """Return the sorted, distinct buckets of a text's n-grams."""
     words = _WORD.findall(text.casefold())
     grams = {" ".join(words[at : at + size]) for size in _WORD_GRAMS for at in range(len(words) - size + 1)}
     line = f" {' '.join(words)} "

@@ -1,7 +1,7 @@
-"""Finds prompt injections: text that tries to change the instructions of a model. Options: `threshold`, a probability.
+"""Finds prompt injections: text that tries to change a model's instructions. Option: `threshold`, a probability.
 
 The weights were trained by `tests/bench/guards/train_injection.py`. `model.json` lists the training texts and the
-measured figures.
+measured accuracy figures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class InjectionGuard:
         self._bias = bias
         self._threshold = threshold
 
-    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - an injection is one anywhere
+    def find(self, text: str, start: int) -> list[Finding]:  # noqa: ARG002 - the position does not matter
         """Return the parts whose probability of being an injection is at least the threshold."""
         return [
             Finding(begin, end, "INJECTION")

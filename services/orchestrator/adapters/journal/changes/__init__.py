@@ -1,1 +1,1 @@
-"""Wakes waiters after a commit, directly in this process and through NOTIFY in other processes."""
+"""Wakes waiters after a commit, directly in this process and by NOTIFY in other processes."""

@@ -1,6 +1,6 @@
-"""Wakes the waiters of this process after a commit, and collects the messages for other processes.
+"""Wakes this process's waiters after a commit, and collects the messages for other processes.
 
-A message names topics: hashes of the executions and conversations that changed or that the sender waits for.
+A message contains topics: hashes of the executions and conversations that changed or that the sender waits for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from services.orchestrator.ports.changes import Changes, Watch
 
 EVERYTHING = "*"
 WANTED, CHANGED = "wanted", "changed"
-TOPICS_PER_MESSAGE = 400  # PostgreSQL accepts only messages of less than 8000 bytes
+TOPICS_PER_MESSAGE = 400  # PostgreSQL accepts messages of less than 8000 bytes.
 MAX_TOPICS = 10_000
 FALLBACK_S = 5.0  # poll interval in addition to messages; bounds the delay after a lost message
 RENEW_S = 5.0  # time between announcements of the topics that a process waits for
-SILENCE_S = 3 * RENEW_S  # silence after which a process polls, and other processes drop its topics
+SILENCE_S = 3 * RENEW_S  # silence after which a process polls, and after which other processes drop its topics
 RECENT_S = RENEW_S + 1.0  # A new process learns within RENEW_S which topics other processes wait for.
 
 
@@ -33,7 +33,7 @@ def topic_of(key: ExecutionKey | SessionKey) -> str:
 
 
 class TopicMessage(NamedTuple):
-    """A message to all orchestrators, which says that its sender waits for some topics, or has changed them."""
+    """A message to all orchestrators: the sender waits for these topics, or has changed them."""
 
     sender: str
     kind: str
@@ -48,7 +48,7 @@ def write_messages(sender: str, kind: str, topics: Collection[str]) -> Iterator[
 
 
 def read_message(text: str) -> TopicMessage | None:
-    """Parse a message. Returns None if the text comes from another version or another program."""
+    """Parse a message; None if another version or another program sent it."""
     sender, _, rest = text.partition(" ")
     kind, *topics = rest.split(" ")
     if kind not in (WANTED, CHANGED):
@@ -59,23 +59,23 @@ def read_message(text: str) -> TopicMessage | None:
 class Interests:
     """The topics that other processes wait for, and the topics that changed here recently.
 
-    Invariant: a change reaches every process that announced its interest before the change, or at most `recent_s`
-    after it, so a process may announce and read at the same time. Each set keeps the newest MAX_TOPICS topics.
+    Invariant: a change reaches every process that announced its interest before the change, or within `recent_s` after
+    it, so a process may announce and read at the same time. Each set keeps the newest MAX_TOPICS topics.
     """
 
     def __init__(self, kept_s: float, recent_s: float) -> None:
         self._kept_s = kept_s
         self._recent_s = recent_s
-        self._wanted: dict[str, float] = {}  # topics and the times at which they expire, the earliest first
+        self._wanted: dict[str, float] = {}  # expiry times by topic, earliest first
         self._recent: dict[str, float] = {}
 
     def want(self, topics: Collection[str], now_s: float) -> list[str]:
-        """Record that another process waits for topics, and return those topics that changed here recently."""
+        """Record that another process waits for topics, and return the topics among them that changed here recently."""
         _put(self._wanted, topics, now_s, now_s + self._kept_s)
         return [topic for topic in topics if self._recent.get(topic, now_s) > now_s]
 
     def change(self, topics: Collection[str], now_s: float) -> list[str]:
-        """Record that topics changed here, and return those topics that another process waits for."""
+        """Record that topics changed here, and return the topics among them that another process waits for."""
         _put(self._recent, topics, now_s, now_s + self._recent_s)
         if EVERYTHING in topics or self._wanted.get(EVERYTHING, now_s) > now_s:
             return list(topics)
@@ -91,7 +91,7 @@ def _put(ends: dict[str, float], topics: Collection[str], now_s: float, end_s: f
 
 
 class Hub(Changes):
-    """The watches of a process. Each watch polls while the messages of other processes do not arrive.
+    """The watches of a process. A watch polls while messages from other processes do not arrive.
 
     Attributes:
         on_due: Called when messages for other processes are due; None if messages are not carried.
@@ -101,13 +101,13 @@ class Hub(Changes):
         self._sender = secrets.token_hex(8)
         self._watches: dict[str, set[_Watch]] = {}
         self._interests = Interests(kept_s=SILENCE_S, recent_s=RECENT_S)
-        self._heard_s = -math.inf  # the time at which a message of this process last came back
+        self._heard_s = -math.inf  # time at which this process last received its own message
         self._due: dict[str, set[str]] = {WANTED: set(), CHANGED: set()}
         self.on_due: Callable[[], None] | None = None
 
     @property
     def has_notifications(self) -> bool:
-        """Whether messages arrive, which this process infers from receiving its own messages."""
+        """Whether messages arrive. The hub infers this from receiving its own messages."""
         return time.monotonic() - self._heard_s < SILENCE_S
 
     @contextmanager
@@ -148,7 +148,7 @@ class Hub(Changes):
         self._tell(WANTED, self._watches)
 
     def lose(self) -> None:
-        """Record that messages may have been lost, and have all local waiters check again."""
+        """Record that messages may have been lost, and make all local waiters check again."""
         self._heard_s = -math.inf
         self._wake([EVERYTHING])
 
@@ -160,7 +160,7 @@ class Hub(Changes):
         return due
 
     def hello(self) -> str:
-        """Return a message with which this process checks that its own connection works."""
+        """Return a message with which this process tests its own connection."""
         return f"{self._sender} {WANTED}"
 
     def _tell(self, kind: str, topics: Collection[str]) -> None:
@@ -168,7 +168,7 @@ class Hub(Changes):
             return
         due = self._due[kind]
         due.update(topics)
-        if len(due) > MAX_TOPICS:  # the sender is stalled
+        if len(due) > MAX_TOPICS:  # The sender is stalled.
             due.clear()
             due.add(EVERYTHING)
         self.on_due()

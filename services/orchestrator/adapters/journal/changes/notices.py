@@ -1,6 +1,6 @@
 """Carries messages between the orchestrators of a PostgreSQL database through LISTEN and NOTIFY.
 
-Write transactions do not use NOTIFY, because PostgreSQL would commit them one after the other, and each would wait for
+Write transactions do not use NOTIFY, because PostgreSQL would serialize their commits, and each commit would wait for
 the disk. Instead, a change is announced after its commit, and only while another process waits for it.
 """
 
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class Notices:
-    """Sends a process's messages, and keeps its listening connection, which is reopened after a loss."""
+    """Sends a process's messages, and reopens the listening connection if it is lost."""
 
     def __init__(self, engine: Engine, hub: Hub) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -39,7 +39,7 @@ class Notices:
         self._due = asyncio.Event()
         self._listening: Connection | None = None
         self._is_lost = True
-        self._had_notifications = True  # the state that was logged last
+        self._had_notifications = True  # the last logged state
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Notices:
 
     @contextmanager
     def _reading(self, listening: Connection) -> Iterator[None]:
-        """Handle messages as they arrive. Nothing else uses the connection, so the event loop can read it safely."""
+        """Handle messages as they arrive. The event loop can read the connection safely, as its only user."""
         driver: psycopg.Connection[Any] = cast("psycopg.Connection[Any]", listening.connection.dbapi_connection)
         loop, number = asyncio.get_running_loop(), driver.fileno()
         self._is_lost = False
@@ -119,7 +119,7 @@ class Notices:
             self._due.set()
 
     def _listen(self) -> Connection:
-        """Return a listening connection that does not belong to the pool."""
+        """Return a listening connection from outside the pool."""
         with translating_errors():
             listening = self._engine.connect()
             listening.execute(LISTEN)
@@ -137,7 +137,7 @@ class Notices:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _report(self, *, has_notifications: bool, reason: str) -> None:
-        """Log when messages stop arriving, so that this process polls, and when they arrive again."""
+        """Log when messages stop arriving (this process then polls) and when they arrive again."""
         if has_notifications and not self._had_notifications:
             log.info("the journal's notices arrive")
         elif not has_notifications and self._had_notifications:
@@ -146,5 +146,5 @@ class Notices:
 
 
 def _close(listening: Connection) -> None:
-    with suppress(DBAPIError):  # the connection may be lost
+    with suppress(DBAPIError):  # The connection may be lost.
         listening.close()

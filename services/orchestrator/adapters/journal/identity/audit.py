@@ -20,13 +20,13 @@ from services.orchestrator.adapters.journal.writes import CompiledStatement
 from services.orchestrator.ports.audit import AuditStore
 from services.orchestrator.ports.page import Page
 
-MAX_DIGITS = 18  # every number with at most this number of digits fits into 64 bits
+MAX_DIGITS = 18  # A number with at most this number of digits fits into 64 bits.
 _table = audit_records.c
 log = get_logger(__name__)
 
 
 class SqlAudit(JournalAccess, AuditStore):
-    """Audit records by owner and position. A page token holds the position and the owner of the last record.
+    """Audit records by owner and position. A page token contains the position and the owner of the last record.
 
     Attributes:
         audit_key: Keys the digests; if it is empty, the digests are unkeyed.
@@ -37,7 +37,7 @@ class SqlAudit(JournalAccess, AuditStore):
         self.audit_key = b""
         self._add_record = CompiledStatement(self._insert(audit_records), self._dialect)
         self._listing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal-audit")
-        # The last position and digest of this owner's chain, which has no other writer, or None until they are read.
+        # The last position and digest of this owner's chain; None until they are read. The chain has no other writer.
         self._head: tuple[int, bytes] | None = None
 
     def add_audit_entry(self, entry: AuditEntry, *, can_wait: bool = False) -> Awaitable[None]:

@@ -29,10 +29,10 @@ _ORDER = (budgets.c.tenant, budgets.c.subject)
 
 
 class SqlBudgets(JournalAccess, BudgetStore):
-    """Budgets by account. A page token holds the tenant and subject of the last account.
+    """Budgets by account. A page token contains the tenant and subject of the last account.
 
-    Each change has a separate transaction on a separate thread, because a group of changes that locks the rows of
-    several tenants could block the group of another orchestrator, and with it all executions there.
+    Each change runs in a separate transaction on a separate thread. A group of changes that locks several tenants' rows
+    could block another orchestrator's group, and with it all executions there.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
@@ -122,7 +122,7 @@ def _budgets(db: Connection, found: Select[tuple[Any, ...]], now_s: float) -> li
 
 
 def _budget_of(row: Any, now_s: float) -> Budget:
-    """Return the budget of a row, with nothing granted if the row's period has ended."""
+    """Return the budget in a row, with a granted amount of 0 if the row's period has ended."""
     period, granted = Period(row.period), Amount(row.granted_tokens, row.granted_micro_usd)
     start = max(row.period_start, period.start_of(datetime.fromtimestamp(now_s, UTC)).timestamp())
     if start > row.period_start:

@@ -23,9 +23,9 @@ from services.orchestrator.ports.page import Page
 
 
 class SqlKeys(JournalAccess, KeyStore):
-    """Keys by id. A page token holds the time and the id of the last key.
+    """Keys by id. A page token contains the time and the id of the last key.
 
-    Keys are looked up on a separate thread, so that a list for one caller does not delay the calls of all callers.
+    Keys are looked up on a separate thread, so that one caller's list does not delay the calls of all callers.
     """
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:

@@ -19,7 +19,7 @@ _COUNTS = ("requests", "prompt_tokens", "cached_prompt_tokens", "output_tokens")
 
 
 class SqlUsage(JournalAccess, UsageLedger):
-    """Totals by session, model and subject, and sums of them.
+    """Totals by session, model and subject, and sums over these totals.
 
     A page token is a JSON array of the names of the keys, and of the values of these keys in the last total.
     """
@@ -50,7 +50,7 @@ class SqlUsage(JournalAccess, UsageLedger):
 
 
 def _sums_by(keys: Sequence[UsageKey]) -> Select[Any]:
-    """Return the query of the sums. PostgreSQL sums integers as decimals, and no rows as NULL."""
+    """Return the query for the sums. PostgreSQL returns decimals for sums of integers, and NULL for sums of no rows."""
     columns = [usage_totals.c[key] for key in keys]
     counts = [cast(func.coalesce(func.sum(usage_totals.c[name]), 0), BigInteger).label(name) for name in _COUNTS]
     cost = func.coalesce(func.sum(usage_totals.c.cost_usd), 0.0).label("cost_usd")
@@ -67,7 +67,7 @@ def _page(db: Connection, query: Select[Any], limit: int, keys: Sequence[UsageKe
 
 
 def _read_token(token: str, keys: Sequence[UsageKey]) -> list[str]:
-    """Return the values in a page token. Raises InvalidRequest if the page before had other keys."""
+    """Return the values in a page token. Raises InvalidRequest if the previous page had other keys."""
     named, *values = read_token(token, None)
     if not keys or named != ",".join(keys) or len(values) != len(keys):
         raise InvalidRequest(

@@ -1,1 +1,1 @@
-"""Executions with their owners and approvals, and conversations, in the journal's database."""
+"""Executions with their owners, waits and signals, and conversations, in the journal's database."""

@@ -38,13 +38,13 @@ from services.orchestrator.ports.journal import (
 )
 from services.orchestrator.ports.page import Page
 
-# Maximum number of bytes per character of an encrypted value, whose characters only this process can count.
+# Maximum number of bytes per character of an encrypted value. Only this process can count its characters.
 _SEALED_CHARS = 8
 _sessions, _messages = tables.sessions, tables.messages
 
 
 class SqlConversations(JournalAccess, Conversations):
-    """Conversations by session. A page token holds the time of last use and the id of the last conversation."""
+    """Conversations by session. A page token contains the time of last use and the id of the last conversation."""
 
     _purger: Purger
 
@@ -125,7 +125,7 @@ class SqlConversations(JournalAccess, Conversations):
     def _update_state(
         self, db: Connection, key: SessionKey, values: Mapping[str, str], removed: Sequence[str], now_s: float
     ) -> SessionRecord:
-        self._writes.touch(db, key, now_s)  # holds off other changes of the conversation
+        self._writes.touch(db, key, now_s)  # Block other changes of the conversation.
         table = tables.session_state
         earlier_bytes = content_bytes(db, table, of_session(table, key))
         if removed:

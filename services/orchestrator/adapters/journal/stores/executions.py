@@ -46,7 +46,7 @@ MAX_ORDINAL_DIGITS = 18
 
 
 class SqlExecutions(SqlKept, ExecutionJournal):
-    """Executions by request. A page token holds the ordinal of the last execution."""
+    """Executions by request. A page token contains the ordinal of the last execution."""
 
     async def admit(
         self, record: ExecutionRecord, admitted: Admitted, *, takes_turn: bool = False
@@ -180,7 +180,7 @@ def _entries(db: Connection, key: ExecutionKey) -> list[Entry]:
 
 
 def _with_history(db: Connection, session: SessionKey, entry: Entry) -> Entry:
-    """Return an entry with the messages of the stored conversation that it refers to."""
+    """Return an entry, with the messages to which it refers in the stored conversation."""
     referred = referred_positions(entry)
     if not referred:
         return entry

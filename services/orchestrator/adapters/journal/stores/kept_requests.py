@@ -1,4 +1,4 @@
-"""The requests and metadata that are kept with executions, and the deletion of executions."""
+"""Stores the requests and metadata that are kept with executions, and deletes executions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def page_by_metadata(
 ) -> Page[ExecutionRecord]:
     """Return the first executions of a query whose kept metadata matches, with at most `max_bytes` of metadata.
 
-    At least one execution is returned if any matches. The metadata may be encrypted, so the database cannot compare it.
+    At least one execution is returned if any matches. The database cannot compare metadata, which may be encrypted.
     """
     is_its = and_(kept_requests.c.tenant == executions.c.tenant, kept_requests.c.request_id == executions.c.request_id)
     kept = found.add_columns(kept_requests.c.metadata_json).join(kept_requests, is_its)
@@ -91,6 +91,6 @@ def _update_metadata(
 
 def _delete(db: Connection, key: ExecutionKey) -> None:
     record = get_record(db, key)
-    if record.response is None and not record.is_interrupted:
+    if record.response is None and not record.is_interrupted and record.wakes_at is None:
         raise PreconditionFailed(f"execution {key.request_id!r} runs: cancel it first")
     forget_executions(db, [key])

@@ -1,4 +1,4 @@
-"""Ownership of executions in the journal: the orchestrator that runs each execution."""
+"""Tracks the owner of each execution: the orchestrator that runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.hub import EVERYTHING, topic_of
 from services.orchestrator.adapters.journal.database import translating_errors
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, IS_PARKED, PARKED, among, of_execution
-from services.orchestrator.adapters.journal.schema import approvals, executions, owners
+from services.orchestrator.adapters.journal.schema import executions, owners, signals, waits
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
@@ -23,7 +23,7 @@ RELEASED_AT_ONCE = 1000  # bounds the number of parameters of a statement
 
 
 class SqlOwnership(JournalAccess, Ownership):
-    """Executions by their owners' names, and the heartbeats of the owners, which use a separate thread."""
+    """Executions by their owners' names, and the owners' heartbeats, which use a separate thread."""
 
     def __init__(self, url: str, owner: str, clock: Clock) -> None:
         super().__init__(url, owner, clock)
@@ -34,10 +34,10 @@ class SqlOwnership(JournalAccess, Ownership):
         now_s = self._now_s()
         return bool(await self._commit(lambda db: self._claim(db, key, now_s)))
 
-    async def park(self, key: ExecutionKey, wakes_at: datetime, call_ids: Collection[str]) -> bool:
+    async def park(self, key: ExecutionKey, wakes_at: datetime, wait_ids: Collection[str]) -> bool:
         now_s = self._now_s()
         is_parked: bool = await self._commit(
-            lambda db: self._park(db, key, wakes_at.timestamp(), call_ids, now_s), changed=[topic_of(key)]
+            lambda db: self._park(db, key, wakes_at.timestamp(), wait_ids, now_s), changed=[topic_of(key)]
         )
         return is_parked
 
@@ -51,7 +51,7 @@ class SqlOwnership(JournalAccess, Ownership):
         finally:
             self._group.is_fenced = self._lock.is_refused
         if self._group.failure:
-            await self._commit(self._beat)  # a write shows whether the failure has ended
+            await self._commit(self._beat)  # A write shows whether the failure has ended.
         return pulse
 
     @property
@@ -102,15 +102,18 @@ class SqlOwnership(JournalAccess, Ownership):
         return db.execute(interrupted).rowcount or db.execute(parked).rowcount
 
     def _park(
-        self, db: Connection, key: ExecutionKey, wakes_at_s: float, call_ids: Collection[str], now_s: float
+        self, db: Connection, key: ExecutionKey, wakes_at_s: float, wait_ids: Collection[str], now_s: float
     ) -> bool:
         is_mine = and_(executions.c.owner == self._owner, executions.c.cancel_requested == 0)
         mine = of_execution(executions, key), is_mine, IS_LIVE
         if db.execute(select(executions.c.ordinal).where(*mine).with_for_update()).first() is None:
             return False
-        is_asked = and_(of_execution(approvals, key), approvals.c.tool_call_id.in_(list(call_ids)))
-        query = select(func.count()).select_from(approvals).where(is_asked, approvals.c.is_open == 1)
-        if db.execute(query).scalar_one() < len(call_ids):
+        is_open = and_(of_execution(waits, key), waits.c.wait_id.in_(list(wait_ids)), waits.c.is_open == 1)
+        if db.execute(select(func.count()).select_from(waits).where(is_open)).scalar_one() < len(wait_ids):
+            return False
+        expected = select(waits.c.name).where(is_open)
+        sent = select(signals.c.signal_id).where(of_execution(signals, key), signals.c.is_kept == 1)
+        if db.execute(sent.where(signals.c.name.in_(expected))).first() is not None:
             return False
         parked = {"interrupted": PARKED, "interrupted_at": now_s, "wakes_at": wakes_at_s}
         db.execute(update(executions).where(*mine).values(parked))

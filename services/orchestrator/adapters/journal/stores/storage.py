@@ -1,4 +1,4 @@
-"""The bytes that the journal keeps of tenants and sessions, summed from the counts of their rows."""
+"""The stored bytes of tenants and sessions, summed from the totals in their rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.orchestrator.ports.storage import StorageUse, TenantUse
 
 
 class SqlStorage(JournalAccess, StorageUse):
-    """Sums over a tenant's executions, by the index of their sizes, and over its sessions."""
+    """Sums the sizes of a tenant's executions, using an index, and the sizes of its sessions."""
 
     async def tenant_use(self, tenant: str) -> TenantUse:
         return await self._read(tenant, lambda db: TenantUse(_used_bytes(db, tenant), room_bytes(db)))

@@ -1,14 +1,21 @@
-"""Stores approvals of tool calls in the journal's database."""
+"""Stores the waits and the signals of executions in the journal's database.
+
+The stored content of a signal is the digest of its name and payload, followed by the payload while the signal is kept.
+The digest identifies a repeated signal after its payload is gone. Each change locks the row of the execution, so that
+storing a signal and parking the execution that waits for it exclude each other.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select, update
 
-from pagantic.orchestrator.v1 import approval_pb2
-from pagantic_common.domain.errors import NotFound, PreconditionFailed
+from pagantic.orchestrator.v1 import approval_pb2, wait_pb2
+from pagantic_common.domain.errors import Conflict, NotFound, Overloaded, PreconditionFailed
 from pagantic_common.storage.database import ROW_BYTES
 from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.hub import topic_of
@@ -22,130 +29,229 @@ from services.orchestrator.adapters.journal.rows import (
     token_of,
     wrong_token,
 )
-from services.orchestrator.adapters.journal.schema import approvals, executions
+from services.orchestrator.adapters.journal.schema import executions, signals, waits
 from services.orchestrator.adapters.journal.sealing import content_size, opened, sealed
-from services.orchestrator.convert.approval import approval_from_proto, approval_to_proto
+from services.orchestrator.convert.wait import approval_from_proto, approval_to_proto, wait_from_proto, wait_to_proto
+from services.orchestrator.core.execution.wait import MAX_KEPT_SIGNALS, MAX_SIGNALS, Resolution, Signal, Wait, WaitKind
 from services.orchestrator.core.model.keys import ExecutionKey
-from services.orchestrator.core.tools.approval import Approval, Resolution
-from services.orchestrator.ports.approvals import ApprovalStore
 from services.orchestrator.ports.page import Page
+from services.orchestrator.ports.waits import WaitStore
 
+_DIGEST_BYTES = 32
 _HAS_NOT_ENDED = and_(
-    executions.c.tenant == approvals.c.tenant,
-    executions.c.request_id == approvals.c.request_id,
+    executions.c.tenant == waits.c.tenant,
+    executions.c.request_id == waits.c.request_id,
     executions.c.response.is_(None),
 )
 
 
-class SqlApprovals(JournalAccess, ApprovalStore):
-    """Approvals by execution and call. A page token holds the time, execution and call of the last approval."""
+class SqlWaits(JournalAccess, WaitStore):
+    """Waits and signals by execution and id. A page token contains the time, execution and id of the last wait."""
 
-    async def ask_approval(self, key: ExecutionKey, asked: Approval) -> Approval:
-        stored: Approval = await self._commit(lambda db: self._ask(db, key, asked))
+    async def begin_wait(self, key: ExecutionKey, wait: Wait) -> Wait:
+        stored: Wait = await self._commit(lambda db: self._begin(db, key, wait))
         return stored
 
-    async def get_approval(self, key: ExecutionKey, tool_call_id: str) -> Approval:
-        return await self._read(key.tenant, lambda db: _get(db, key, tool_call_id))
+    async def get_wait(self, key: ExecutionKey, wait_id: str) -> Wait:
+        return await self._read(key.tenant, lambda db: _wait_of(db, _row(db, key, wait_id)))
 
-    async def resolve_approval(self, key: ExecutionKey, tool_call_id: str, resolution: Resolution) -> Approval:
-        changed = [topic_of(key)]
+    async def resolve_wait(self, key: ExecutionKey, wait_id: str, resolution: Resolution) -> Wait:
         now_s = self._now_s()
-        resolved: Approval = await self._commit(
-            lambda db: _resolve(db, key, tool_call_id, resolution, now_s), changed=changed
+        resolved: Wait = await self._commit(
+            lambda db: _resolve(db, key, wait_id, resolution, now_s), changed=[topic_of(key)]
         )
         return resolved
 
-    async def list_approvals(self, *, tenant: str, limit: int, after: str, request_id: str) -> Page[Approval]:
-        at, execution, call = approvals.c.requested_at, approvals.c.request_id, approvals.c.tool_call_id
-        query = select(approvals).join(executions, _HAS_NOT_ENDED).order_by(at, execution, call)
-        query = query.where(approvals.c.tenant == tenant, approvals.c.is_open == 1)
+    async def list_waits(
+        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind]
+    ) -> Page[Wait]:
+        at, execution, wait_id = waits.c.began_at, waits.c.request_id, waits.c.wait_id
+        query = select(waits).join(executions, _HAS_NOT_ENDED).order_by(at, execution, wait_id)
+        query = query.where(waits.c.tenant == tenant, waits.c.is_open == 1, waits.c.kind.in_(list(kinds)))
         if request_id:
             query = query.where(execution == request_id)
         if after:
             after_s, *names = _place_of(after)
-            is_later = and_(at == after_s, or_(execution > names[0], and_(execution == names[0], call > names[1])))
+            is_later = and_(at == after_s, or_(execution > names[0], and_(execution == names[0], wait_id > names[1])))
             query = query.where(or_(at > after_s, is_later))
         return await self._read(tenant, lambda db: _page(db, query, limit))
 
-    def _ask(self, db: Connection, key: ExecutionKey, asked: Approval) -> Approval:
+    async def add_signal(self, key: ExecutionKey, signal: Signal) -> None:
+        now_s = self._now_s()
+        await self._commit(lambda db: self._add(db, key, signal, now_s), changed=[topic_of(key)])
+
+    async def next_signal(self, key: ExecutionKey, name: str) -> Signal | None:
+        query = select(signals).where(of_execution(signals, key), signals.c.name == name, signals.c.is_kept == 1)
+        query = query.order_by(signals.c.ordinal).limit(1)
+        return await self._read(key.tenant, lambda db: _signal_of(db, key, db.execute(query).first()))
+
+    async def take_signal(self, key: ExecutionKey, wait_id: str, resolution: Resolution) -> Wait:
+        now_s = self._now_s()
+        taken: Wait = await self._commit(lambda db: _take(db, key, wait_id, resolution, now_s))
+        return taken
+
+    async def drop_signal(self, key: ExecutionKey, signal_id: str) -> None:
+        await self._commit(lambda db: _settle(db, key, signal_id))
+
+    def _begin(self, db: Connection, key: ExecutionKey, wait: Wait) -> Wait:
         hold(db, executions, of_execution(executions, key))
-        payload = db.execute(select(approvals.c.approval).where(_of_call(key, asked.tool_call_id))).scalar()
-        stored = _approval_of(db, key, asked.tool_call_id, payload) if payload is not None else None
-        if stored is not None and stored.is_for(asked):
+        row = db.execute(select(waits).where(_of_wait(key, wait.id))).first()
+        stored = None if row is None else _wait_of(db, row)
+        if stored is not None and stored.is_for(wait):
             return stored
-        proto = approval_to_proto(asked).SerializeToString()
-        row: dict[str, Any] = {
+        content = _encoded(wait)
+        values: dict[str, Any] = {
             "tenant": key.tenant,
             "request_id": key.request_id,
-            "tool_call_id": asked.tool_call_id,
-            "requested_at": asked.requested_at.timestamp(),
+            "wait_id": wait.id,
+            "kind": wait.kind.value,
+            "name": wait.name if wait.takes_signals else "",
+            "began_at": wait.began_at.timestamp(),
             "is_open": 1,
-            "approval": sealed(db, approvals.c.approval, proto, *key, asked.tool_call_id),
+            "wait": sealed(db, waits.c.wait, content, *key, wait.id),
         }
-        added = self._insert(approvals).values(row)
-        names = ["tenant", "request_id", "tool_call_id"]
-        db.execute(added.on_conflict_do_update(index_elements=names, set_=row))
-        earlier_bytes = 0 if payload is None else ROW_BYTES + content_size(payload)
-        add_bytes(db, executions, of_execution(executions, key), ROW_BYTES + len(proto) - earlier_bytes)
-        return asked
+        added = self._insert(waits).values(values)
+        updated = {waits.c[name]: value for name, value in values.items()}
+        db.execute(added.on_conflict_do_update(index_elements=list(waits.primary_key), set_=updated))
+        earlier_bytes = 0 if row is None else ROW_BYTES + content_size(row.wait)
+        add_bytes(db, executions, of_execution(executions, key), ROW_BYTES + len(content) - earlier_bytes)
+        return wait
+
+    def _add(self, db: Connection, key: ExecutionKey, signal: Signal, now_s: float) -> None:
+        hold(db, executions, of_execution(executions, key))
+        has_ended = get_record(db, key).response is not None
+        row = db.execute(select(signals).where(_of_signal(key, signal.id))).first()
+        if row is not None:
+            if opened(db, signals.c.signal, row.signal, *key, signal.id)[:_DIGEST_BYTES] != _digest_of(signal):
+                raise Conflict(f"signal_id {signal.id!r} was used for another name or payload")
+            return
+        if has_ended:
+            raise PreconditionFailed(f"execution {key.request_id!r} has ended, so it takes no signals")
+        counts = select(func.count(), func.coalesce(func.sum(signals.c.is_kept), 0)).where(of_execution(signals, key))
+        count, kept_count = db.execute(counts).one()
+        if kept_count >= MAX_KEPT_SIGNALS or count >= MAX_SIGNALS:
+            raise Overloaded(
+                f"execution {key.request_id!r} has {count} signals, of which {kept_count} are kept: it keeps at most "
+                f"{MAX_KEPT_SIGNALS}, and takes at most {MAX_SIGNALS}"
+            )
+        content = _digest_of(signal) + signal.payload_json.encode()
+        values = {
+            "signal_id": signal.id,
+            "ordinal": count,
+            "name": signal.name,
+            "subject": signal.subject,
+            "is_kept": 1,
+            "signal": sealed(db, signals.c.signal, content, *key, signal.id),
+        }
+        db.execute(self._insert(signals).values(key._asdict() | values))
+        add_bytes(db, executions, of_execution(executions, key), ROW_BYTES + len(content))
+        if db.execute(select(waits.c.wait_id).where(_is_open(key, signal.name))).first() is not None:
+            _make_due(db, key, now_s)
 
 
-def _of_call(key: ExecutionKey, tool_call_id: str) -> Any:
-    return and_(of_execution(approvals, key), approvals.c.tool_call_id == tool_call_id)
+def _of_wait(key: ExecutionKey, wait_id: str) -> Any:
+    return and_(of_execution(waits, key), waits.c.wait_id == wait_id)
 
 
-def _page(db: Connection, found: Select[Any], limit: int) -> Page[Approval]:
+def _is_open(key: ExecutionKey, name: str) -> Any:
+    """Return the condition that selects the open waits that take signals of a name."""
+    return and_(of_execution(waits, key), waits.c.is_open == 1, waits.c.name == name)
+
+
+def _of_signal(key: ExecutionKey, signal_id: str) -> Any:
+    return and_(of_execution(signals, key), signals.c.signal_id == signal_id)
+
+
+def _digest_of(signal: Signal) -> bytes:
+    return hashlib.sha256(f"{signal.name}\n{signal.payload_json}".encode()).digest()
+
+
+def _page(db: Connection, found: Select[Any], limit: int) -> Page[Wait]:
     rows = db.execute(found.limit(limit + 1)).all()
-    page = [
-        _approval_of(db, ExecutionKey(row.tenant, row.request_id), row.tool_call_id, row.approval)
-        for row in rows[:limit]
-    ]
+    page = [_wait_of(db, row) for row in rows[:limit]]
     if len(rows) <= limit:
         return Page(page)
     last = rows[limit - 1]
-    return Page(page, token_of(last.requested_at.hex(), last.request_id, last.tool_call_id))
+    return Page(page, token_of(last.began_at.hex(), last.request_id, last.wait_id))
 
 
-def _approval_of(db: Connection, key: ExecutionKey, tool_call_id: str, stored: bytes) -> Approval:
-    proto = opened(db, approvals.c.approval, stored, *key, tool_call_id)
-    return approval_from_proto(approval_pb2.Approval.FromString(proto))
+def _encoded(wait: Wait) -> bytes:
+    if wait.kind is WaitKind.APPROVAL:
+        return approval_to_proto(wait).SerializeToString()
+    return wait_to_proto(wait).SerializeToString()
 
 
-def _get(db: Connection, key: ExecutionKey, tool_call_id: str) -> Approval:
-    return _approval_of(db, key, tool_call_id, _stored(db, key, tool_call_id))
+def _wait_of(db: Connection, row: Row[Any]) -> Wait:
+    content = opened(db, waits.c.wait, row.wait, row.tenant, row.request_id, row.wait_id)
+    if row.kind == WaitKind.APPROVAL:
+        return approval_from_proto(approval_pb2.Approval.FromString(content))
+    return wait_from_proto(wait_pb2.Wait.FromString(content))
 
 
-def _stored(db: Connection, key: ExecutionKey, tool_call_id: str) -> bytes:
-    stored: bytes | None = db.execute(select(approvals.c.approval).where(_of_call(key, tool_call_id))).scalar()
-    if stored is None:
-        raise NotFound(f"no call {tool_call_id!r} of execution {key.request_id!r} needs an approval")
-    return stored
+def _row(db: Connection, key: ExecutionKey, wait_id: str) -> Row[Any]:
+    row = db.execute(select(waits).where(_of_wait(key, wait_id))).first()
+    if row is None:
+        raise NotFound(f"no call {wait_id!r} of execution {key.request_id!r} needs an approval")
+    return row
 
 
-def _resolve(db: Connection, key: ExecutionKey, tool_call_id: str, resolution: Resolution, now_s: float) -> Approval:
-    """Store a decision. A parked execution is due from then on."""
+def _resolve(db: Connection, key: ExecutionKey, wait_id: str, resolution: Resolution, now_s: float) -> Wait:
     hold(db, executions, of_execution(executions, key))
-    payload = _stored(db, key, tool_call_id)
-    approval = _approval_of(db, key, tool_call_id, payload)
-    if approval.resolution is not None:
-        return approval
+    row = _row(db, key, wait_id)
+    wait = _wait_of(db, row)
+    if wait.resolution is not None:
+        return wait
     if get_record(db, key).response is not None:
         raise PreconditionFailed(f"execution {key.request_id!r} has ended, so its calls need no approval")
-    resolved = approval.resolved(resolution)
-    proto = approval_to_proto(resolved).SerializeToString()
-    stored = sealed(db, approvals.c.approval, proto, *key, tool_call_id)
-    db.execute(update(approvals).where(_of_call(key, tool_call_id)).values(is_open=0, approval=stored))
-    add_bytes(db, executions, of_execution(executions, key), len(proto) - content_size(payload))
-    db.execute(update(executions).where(of_execution(executions, key), IS_PARKED).values(wakes_at=now_s))
+    resolved = wait.resolved(resolution)
+    content = _encoded(resolved)
+    stored = sealed(db, waits.c.wait, content, *key, wait_id)
+    db.execute(update(waits).where(_of_wait(key, wait_id)).values(is_open=0, wait=stored))
+    add_bytes(db, executions, of_execution(executions, key), len(content) - content_size(row.wait))
+    _make_due(db, key, now_s)
     return resolved
 
 
+def _make_due(db: Connection, key: ExecutionKey, now_s: float) -> None:
+    """Make a parked execution due, so that any orchestrator can wake it."""
+    db.execute(update(executions).where(of_execution(executions, key), IS_PARKED).values(wakes_at=now_s))
+
+
+def _take(db: Connection, key: ExecutionKey, wait_id: str, resolution: Resolution, now_s: float) -> Wait:
+    hold(db, executions, of_execution(executions, key))
+    row = _row(db, key, wait_id)
+    first = select(func.min(waits.c.wait_id)).where(_is_open(key, row.name))
+    if db.execute(first).scalar_one() != wait_id or not _settle(db, key, resolution.signal_id):
+        return _wait_of(db, row)
+    return _resolve(db, key, wait_id, resolution, now_s)
+
+
+def _settle(db: Connection, key: ExecutionKey, signal_id: str) -> bool:
+    """Delete the payload of a kept signal, and return whether it was kept."""
+    is_kept = and_(_of_signal(key, signal_id), signals.c.is_kept == 1)
+    row = db.execute(select(signals).where(is_kept).with_for_update()).first()
+    if row is None:
+        return False
+    digest = opened(db, signals.c.signal, row.signal, *key, signal_id)[:_DIGEST_BYTES]
+    stored = sealed(db, signals.c.signal, digest, *key, signal_id)
+    db.execute(update(signals).where(is_kept).values(is_kept=0, signal=stored))
+    add_bytes(db, executions, of_execution(executions, key), _DIGEST_BYTES - content_size(row.signal))
+    return True
+
+
+def _signal_of(db: Connection, key: ExecutionKey, row: Row[Any] | None) -> Signal | None:
+    if row is None:
+        return None
+    content = opened(db, signals.c.signal, row.signal, *key, row.signal_id)
+    return Signal(row.signal_id, row.name, content[_DIGEST_BYTES:].decode(), row.subject)
+
+
 def _place_of(token: str) -> tuple[float, str, str]:
-    moment, request_id, tool_call_id = read_token(token, 3)
+    moment, request_id, wait_id = read_token(token, 3)
     try:
         moment_s = float.fromhex(moment)
     except (ValueError, OverflowError):
         raise wrong_token(token) from None
     if not math.isfinite(moment_s):
         raise wrong_token(token)
-    return moment_s, request_id, tool_call_id
+    return moment_s, request_id, wait_id

@@ -16,18 +16,18 @@ from sqlalchemy.exc import DBAPIError
 
 from pagantic_common.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
-# The longest wait of a process until its predecessor of the same name, or its own lost connection, has ended.
+# Maximum time that a process waits for its predecessor of the same name, or for its own lost connection, to end.
 OWNER_TIMEOUT_S = 15.0
 
-# A standby rejects txid_current() as it rejects a write (READ_ONLY), so that all connections to it are discarded.
+# A standby rejects txid_current() as it rejects a write (READ_ONLY), so all connections to it are discarded.
 _BACKEND = text("SELECT pg_backend_pid(), CASE WHEN pg_is_in_recovery() THEN txid_current() END")
 
 
 class OwnerLock:
     """A lock that the operating system or the database releases when the process ends.
 
-    Raises PreconditionFailed if another process remains the same owner, or the error of the database if the database
-    fails. A standby server also fails, because a lock on a standby has no effect on its primary.
+    Raises PreconditionFailed if another process remains the owner, or the database's error if the database fails. A
+    standby server also fails, because a lock on a standby has no effect on its primary.
     """
 
     def __init__(self, engine: Engine, owner: str) -> None:
@@ -37,9 +37,9 @@ class OwnerLock:
         self._stack = contextlib.ExitStack()
         self._session: Connection | None = None
         self._backend: int | None = None  # id of the server process that holds the lock
-        self._refused_s: float | None = None  # time of the first refusal, or None unless another process has the lock
+        self._refused_s: float | None = None  # time of the first refusal; None unless another process has the lock
         self._is_of_database = engine.dialect.name == "postgresql"
-        self._newest: object = None  # marks of the newest connection, and of the newest one when the lock was held
+        self._newest: object = None  # markers: the newest connection, and the newest connection when the lock was held
         self._newest_held: object = None
         self._alone = Lock()
         if self._is_of_database:
@@ -54,7 +54,7 @@ class OwnerLock:
         self._check_beside()
 
     def hold(self) -> None:
-        """Take the lock again if the connection that held it has ended.
+        """Reacquire the lock if the connection that held it has ended.
 
         Raises Unavailable while the lock is not available, and PreconditionFailed if another process keeps it.
         """
@@ -63,10 +63,10 @@ class OwnerLock:
         with self._alone:
             newest = self._newest
             self._hold()
-            self._newest_held = newest  # ignores connections made since the check began
+            self._newest_held = newest  # Ignore connections opened since the check began.
 
     def hold_if_doubtful(self) -> None:
-        """Call `hold` unless the lock was held after the newest connection was made.
+        """Call `hold` unless the lock was held after the newest connection was opened.
 
         A new connection may mean that the server ended all other connections, including the lock's connection.
         """
@@ -80,7 +80,7 @@ class OwnerLock:
         try:
             is_held = self._answers() or self._take_session()
         except DBAPIError:
-            self._refused_s = None  # the holder of the lock is unknown
+            self._refused_s = None  # It is unknown which process holds the lock.
             raise
         if is_held:
             self._refused_s = None
@@ -122,7 +122,7 @@ class OwnerLock:
         return True
 
     def _check_beside(self) -> None:
-        """Raise PreconditionFailed if a second connection has the same server process, that is, if a pooler shares it.
+        """Raise PreconditionFailed if a second connection uses the same server process, that is, if a pooler shares it.
 
         The lock is released if this check fails.
         """
@@ -143,7 +143,7 @@ class OwnerLock:
             number = int.from_bytes(self._key, signed=True)
             if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": number}).scalar():
                 return False
-            connection.detach()  # the lock belongs to the connection, which must not return to the pool
+            connection.detach()  # The connection holds the lock, so it must not return to the pool.
             self._session, self._backend = connection, backend
             self._stack = stack.pop_all()
         return True

@@ -12,20 +12,20 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, and_, delete, func, select, text
+from sqlalchemy import Connection, Engine, Select, and_, delete, func, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pagantic_common.telemetry.logging import get_logger
 from services.orchestrator.adapters.journal import schema as tables
 from services.orchestrator.adapters.journal.database import translating_errors
-from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, among, of_session
+from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_PARKED, among, of_session
 from services.orchestrator.core.model.keys import ExecutionKey, SessionKey
 
 PURGED_AT_ONCE = 200
 PURGE_INTERVAL_S = 60.0
-FIRST_PURGE_S = 10.0  # delay after the start, when old executions may still be resumed
-RETRY_S = 5.0  # delay after a purge that failed
-ANSWER_TIMEOUT_S = 30  # time limit of a PostgreSQL statement; long, because no caller waits for the purge
+FIRST_PURGE_S = 10.0  # startup delay, during which old executions may still be resumed
+RETRY_S = 5.0  # delay after a failed purge
+ANSWER_TIMEOUT_S = 30  # timeout of a PostgreSQL statement; long, because no caller waits for the purge
 
 _executions, _sessions = tables.executions, tables.sessions
 _KEY = (_executions.c.tenant, _executions.c.request_id)
@@ -36,7 +36,7 @@ class Purger:
     """Purges executions, conversations and audit records that are older than their retention, once a minute.
 
     Keys are deleted if they expired or were revoked before the retention of audit records. After a failure, the purger
-    tries again soon, with half the batch size. Conversations without a retention are kept.
+    retries soon, with half the batch size. Conversations without a retention are kept.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Purger:
             try:
                 await self.purge()
                 await asyncio.get_running_loop().run_in_executor(self._thread, afterwards)
-            except Exception as error:  # noqa: BLE001 - whatever the error, the purger tries again
+            except Exception as error:  # noqa: BLE001 - the purger retries after any error
                 self._at_once = max(1, self._at_once // 2)
                 log.warning("the journal was not purged", reason=str(error), next_batch=self._at_once)
                 await asyncio.sleep(RETRY_S)
@@ -127,17 +127,22 @@ def forget_old_executions(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def forget_executions_of(db: Connection, key: SessionKey, limit: int) -> int:
-    """Delete the ended and interrupted executions of a conversation, and return their number."""
-    has_stopped = (_executions.c.response.is_not(None)) | IS_INTERRUPTED
+    """Delete the ended, interrupted and parked executions of a conversation, and return their number."""
+    has_stopped = or_(_executions.c.response.is_not(None), IS_INTERRUPTED, IS_PARKED)
     query = select(*_KEY).where(of_session(_executions, key), has_stopped).limit(limit)
     return forget_executions(db, _executions_of(db, query))
 
 
 def forget_old_sessions(db: Connection, oldest_s: float, limit: int) -> int:
-    """Delete conversations without a running turn that were last used before a time, and return their number."""
+    """Delete conversations last used before a time, unless a running turn or a parked execution needs them.
+
+    Returns their number.
+    """
     turns = tables.turns.c
     in_use = select(turns.tenant).where(turns.tenant == _sessions.c.tenant, turns.session_id == _sessions.c.session_id)
-    is_old = and_(_sessions.c.updated_at < oldest_s, ~in_use.exists())
+    is_its = and_(_executions.c.tenant == _sessions.c.tenant, _executions.c.session_id == _sessions.c.session_id)
+    parked = select(_executions.c.ordinal).where(is_its, IS_PARKED)
+    is_old = and_(_sessions.c.updated_at < oldest_s, ~in_use.exists(), ~parked.exists())
     query = select(_sessions.c.tenant, _sessions.c.session_id).where(is_old).order_by(_sessions.c.updated_at)
     rows = db.execute(query.limit(limit).with_for_update(skip_locked=True))
     return forget_sessions(db, [SessionKey(*row) for row in rows])
@@ -150,7 +155,8 @@ def forget_sessions(db: Connection, keys: Sequence[SessionKey]) -> int:
     """
     if not keys:
         return 0
-    # A turn that ends meanwhile waits, and then makes the conversation again, so that no message lacks a session.
+    # A turn that ends meanwhile waits for these locks and then recreates the conversation, so that every message has a
+    # session.
     in_order = select(_sessions.c.session_id).where(among(_sessions, keys)).order_by(*_sessions.primary_key)
     db.execute(in_order.with_for_update()).all()
     for table in (tables.messages, tables.session_state, tables.summaries):
@@ -173,13 +179,13 @@ def _fold_usage(db: Connection, keys: Sequence[SessionKey]) -> None:
     added = made.on_conflict_do_update(
         index_elements=list(totals.primary_key), set_={name: totals.c[name] + made.excluded[name] for name in sums}
     )
-    # The order is that of the writer's statements, so that orchestrators that update the same rows do not deadlock.
+    # The order matches the writer's statements, so that orchestrators that update the same rows do not deadlock.
     for (tenant, model, subject), used in sorted(folded.items(), key=itemgetter(0)):
         db.execute(added, {"tenant": tenant, "session_id": "", "model": model, "subject": subject, **used})
 
 
 def forget_old_audit_records(db: Connection, oldest_us: int, limit: int) -> int:
-    """Delete the records of each chain up to a time, except the chain's last record, and return their number."""
+    """Delete each chain's records up to a time, except the chain's last record, and return their number."""
     records = tables.audit_records.c
     count = 0
     for owner in _chain_owners(db):
@@ -201,7 +207,7 @@ def forget_old_keys(db: Connection, oldest_s: float, limit: int) -> int:
 
 
 def _chain_owners(db: Connection) -> Iterator[str]:
-    """Yield the owners of chains, each with one index look-up, because DISTINCT would read the whole index."""
+    """Yield the owners of chains, each by one index look-up, because DISTINCT would read the whole index."""
     records, owner = tables.audit_records.c, ""
     while (owner := db.execute(select(func.min(records.owner)).where(records.owner > owner)).scalar_one()) is not None:
         yield owner
@@ -216,6 +222,6 @@ def forget_executions(db: Connection, keys: Sequence[ExecutionKey]) -> int:
     """Delete executions with all their data except their usage, and return their number."""
     if not keys:
         return 0
-    for table in (tables.events, tables.entries, tables.approvals, tables.turns, tables.kept_requests):
+    for table in (tables.events, tables.entries, tables.waits, tables.signals, tables.turns, tables.kept_requests):
         db.execute(delete(table).where(among(table, keys)))
     return db.execute(delete(_executions).where(among(_executions, keys))).rowcount

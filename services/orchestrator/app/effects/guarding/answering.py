@@ -1,4 +1,4 @@
-"""Guards the model's output as it streams, before any of it is passed on."""
+"""Guards the model's output as it streams, before any text is passed on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from services.orchestrator.core.turn.answering import Infer
 
 
 class OutputGuards:
-    """The guards of one inference. `warnings` describe what the guards did to the output."""
+    """The guards of one inference. `warnings` describe the guards' changes to the output."""
 
     def __init__(self, request: Request, command: Infer, scope: RunScope) -> None:
         self._request = request
@@ -60,7 +60,7 @@ class OutputGuards:
             await sink(part)
 
     async def finish(self, output: InferenceOutput, sink: Sink[InferenceDelta]) -> InferenceOutput:
-        """Pass on the held text and the calls that the caller runs, and return the whole output after the guards.
+        """Pass on the held text and the calls that the caller runs, and return the whole guarded output.
 
         Raises PermissionDenied (GUARD_BLOCKED) if a guard blocks the output.
         """
@@ -89,10 +89,10 @@ class OutputGuards:
         return checked_output
 
     async def _whole(self, output: InferenceOutput) -> InferenceOutput:
-        """Return the whole output after the guards. Text that streamed unchanged is not checked again."""
+        """Return the whole guarded output. Text that streamed unchanged is not checked again."""
         content = await self._left_of(output.content, self._content)
         reasoning = await self._left_of(output.reasoning, self._reasoning)
-        logprobs = output.logprobs if content == output.content else ()  # the log-probabilities would reveal the text
+        logprobs = output.logprobs if content == output.content else ()  # The log-probabilities would reveal the text.
         guarded_output = replace(output, content=content, reasoning=reasoning, logprobs=logprobs)
         checked = await check_calls(guarded_output, self._command.client_tools, self._request, self._scope)
         self.warnings += checked.warnings

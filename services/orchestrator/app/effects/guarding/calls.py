@@ -21,7 +21,7 @@ NO_ARGUMENTS = "{}"
 
 @dataclass(frozen=True, slots=True)
 class CheckedCalls:
-    """An output with its permitted and blocked calls, and the warnings of the guards."""
+    """An output with its permitted and blocked calls, and the guards' warnings."""
 
     output: InferenceOutput
     warnings: tuple[ResponseWarning, ...] = ()
@@ -30,7 +30,7 @@ class CheckedCalls:
 async def check_calls(
     output: InferenceOutput, client_tools: frozenset[str], request: Request, scope: RunScope
 ) -> CheckedCalls:
-    """Check the arguments of calls with the guards. Calls of the caller's tools are checked as output too.
+    """Check the arguments of calls with the guards. Calls of the caller's tools are also checked as output.
 
     A blocked call loses its arguments. Raises PermissionDenied (GUARD_BLOCKED) if a call of a caller's tool is blocked.
     """
@@ -55,7 +55,7 @@ async def check_calls(
 
 
 async def check_arguments(call: ToolCall, stages: Sequence[GuardStage], request: Request, scope: RunScope) -> Checked:
-    """Check the arguments of a call with the guards of the given stages, and return the arguments as one text."""
+    """Check the arguments of a call with the guards of the given stages, and return them as one text."""
     arguments = call.arguments_json
     warnings: tuple[ResponseWarning, ...] = ()
     for stage in stages:
@@ -99,7 +99,7 @@ def withheld(record: ToolCallRecord, failure: Failure) -> ToolCallRecord:
 async def check_chunks(
     chunks: Sequence[Chunk], request: Request, scope: RunScope
 ) -> tuple[tuple[Chunk, ...], tuple[ResponseWarning, ...]]:
-    """Check retrieved chunks with the guards of tool results, and drop blocked chunks."""
+    """Check retrieved chunks with the guards of tool results, and drop the blocked chunks."""
     kept_chunks: list[Chunk] = []
     warnings: list[ResponseWarning] = []
     for chunk in chunks:

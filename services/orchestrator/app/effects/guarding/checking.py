@@ -26,7 +26,7 @@ from services.orchestrator.core.turn.run import Run
 
 
 class Reader(Protocol):
-    """Has one guard read texts, and reports what the guard does about its findings."""
+    """Has one guard read texts, and reports the guard's actions on its findings."""
 
     async def find(self, rule: GuardRule, windows: Sequence[Window]) -> Findings:
         """Return the findings in each text. Raises GuardFailedError if the guard fails."""
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The texts as changed by the guards, and warnings about the changes."""
+    """The texts after the guards' changes, and warnings about the changes."""
 
     texts: tuple[str, ...]
     warnings: tuple[ResponseWarning, ...] = ()
@@ -74,7 +74,7 @@ async def check_texts(
 
 @dataclass(frozen=True, slots=True)
 class _ExecutionReader:
-    """Implements Reader for an execution, whose timeline has the reports."""
+    """Implements Reader for an execution. The reports become events of its timeline."""
 
     request: Request
     scope: RunScope
@@ -112,9 +112,9 @@ def _reads(rule: GuardRule, stage: GuardStage, text: GuardedText) -> bool:
 async def _check(
     rule: GuardRule, stage: GuardStage, texts: Sequence[str], reader: Reader
 ) -> tuple[list[str], list[ResponseWarning]]:
-    """Return the texts as changed by one guard, and the guard's warnings."""
+    """Return the texts after one guard's changes, and the guard's warnings."""
     tally = Tally(rule, stage)
-    distinct = list(dict.fromkeys(texts))  # the words of schemas repeat
+    distinct = list(dict.fromkeys(texts))  # The words of schemas repeat.
     try:
         text_findings = await reader.find(rule, [Window(text, 0) for text in distinct])
     except GuardFailedError:

@@ -1,4 +1,4 @@
-"""Runs one guard on texts, in a worker or as a decision of the model, and reports its actions."""
+"""Runs one guard on texts, in a worker process or as a decision of the model, and reports its actions."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def run_guard(rule: GuardRule, windows: Sequence[Window], request: Request
 
 
 async def look(rule: GuardRule, find: Callable[[], Awaitable[Findings]]) -> Findings:
-    """Return the findings of a guard within its time. Raises GuardFailedError if the guard fails.
+    """Return the findings of a guard within its timeout. Raises GuardFailedError if the guard fails.
 
-    An error that ends the request is raised unchanged.
+    Errors that end the request are raised unchanged.
     """
     try:
         with span(f"guard {rule.name}"):
@@ -64,7 +64,7 @@ async def look(rule: GuardRule, find: Callable[[], Awaitable[Findings]]) -> Find
 
 def _runner(scope: RunScope) -> GuardRunner:
     guards = scope.services.guards
-    assert guards is not None  # noqa: S101 - its rules are here
+    assert guards is not None  # noqa: S101 - the guards contain this rule
     return guards.runner
 
 
@@ -91,7 +91,7 @@ def blocked(report: GuardReport) -> PermissionDenied:
 
 
 def outcome_of_failure(rule: GuardRule) -> GuardOutcome:
-    """Return the outcome for a text that a guard could not check."""
+    """Return the outcome for a text if its guard failed."""
     if rule.on_failure is OnFailure.CLOSED:
         return GuardOutcome.FAILED_CLOSED
     return GuardOutcome.FAILED_OPEN

@@ -1,4 +1,4 @@
-"""Tracks a text of an inference while it passes through the guards."""
+"""Tracks a text of an inference on its way through the guards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pagantic_common.guards.redaction import TextStream, Window
 from services.orchestrator.core.guards.rules import GuardRule, Tally
 from services.orchestrator.core.model.response import InferenceDelta
 
-MAX_DELTA: Final = 256 * 1024  # characters; even if each has four bytes, they fit into one message
+MAX_DELTA: Final = 256 * 1024  # characters; fits into one message even at four bytes each
 _ESCAPE = re.compile(r"\\[nrtbf\"/\\]")
 
 
 class Link:
-    """A guard through which a text passes. If the guard has failed open, `is_open` is set and all text passes."""
+    """A guard through which a text passes. If the guard fails open, `is_open` is set and all text passes."""
 
     def __init__(self, rule: GuardRule, *, is_json: bool = False) -> None:
         self.rule = rule
@@ -27,7 +27,7 @@ class Link:
         self._is_json = is_json
 
     def seen(self, window: Window) -> Window:
-        """Return the window for the guard. Blanks replace JSON escapes in it, so that escapes separate words."""
+        """Return the guard's view of a window, in which blanks replace JSON escapes, so that escapes separate words."""
         if not self._is_json:
             return window
         return replace(window, text=_ESCAPE.sub("  ", window.text))

@@ -1,4 +1,4 @@
-"""Asks a model to decide whether a guard's statements are true of texts."""
+"""Lets a model decide whether a guard's statements are true of texts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ async def judge(
 
 
 def decision_on(rule: GuardRule, windows: Sequence[Window]) -> Decide:
-    """Return the decision whether a guard's statements are true of the texts."""
+    """Return the command to decide whether a guard's statements are true of the texts."""
     questions = [ask(Question(QuestionKind.PREDICATE, statement)) for statement in rule.traits.statements]
     messages = [Message(Role.USER, content=window.text) for window in windows]
     return Decide(decision_messages("", messages), tuple(questions))
 
 
 def findings_of(rule: GuardRule, windows: Sequence[Window], scores: QuestionScores) -> list[tuple[Finding, ...]]:
-    """Return a finding in each text if the model says that any statement is true, and none otherwise."""
+    """Return a finding in each text if the model considers any statement true, or no findings otherwise."""
     if all(shares_of(logprobs)[0] < rule.traits.threshold for logprobs in scores.logprobs):
         return [()] * len(windows)
     return [(Finding(0, len(window.text), JUDGED),) for window in windows]

@@ -1,7 +1,7 @@
 """Runs an inference: streams its output, and the calls that the caller runs.
 
-The pieces of a remote model's calls wait until the inference has ended and the arguments were checked, because a call
-that was streamed cannot be taken back. Other calls stream as they arrive.
+The pieces of a remote model's calls wait until the inference has ended and the arguments are checked, because a
+streamed call cannot be taken back. Other calls stream as they arrive.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from services.orchestrator.core.turn.deciding import Decide, Decided
 from services.orchestrator.core.turn.run import Run, has_answer_phase
 from services.orchestrator.ports.services import QuestionScores
 
-# The two possible prefixes of an answer with citations, up to the first character that differs.
+# The two possible prefixes of an answer with citations, up to the first different character.
 _ABSTENTION_OR_CLAIMS = (ABSTENTION_JSON.removesuffix("}"), AFFIRMATION_JSON)
 
 
 async def infer(
     run: Run, command: Infer, scope: RunScope, purpose: InferencePurpose = InferencePurpose.ANSWER
 ) -> Inferred:
-    """Run the inference after the wait of the retry policy, and stream its text if the command asks for it.
+    """Run the inference after the wait of the retry policy, and stream its text if the command requests it.
 
     A lost inference is restarted once, which is safe because an inference has no side effects. An event discards the
-    text of the lost inference, and the usage of the output includes the usage of that inference.
+    text of the lost inference. Its usage is included in the usage of the output.
     """
     request, inference = run.request, scope.inference
-    wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - no secret
+    wait_s = request.retry.wait_s(command.retry, random.random())  # noqa: S311 - not a secret
     if wait_s > 0:
         await scope.clock.sleep(wait_s)
     output: InferenceOutput | None = None
@@ -62,7 +62,7 @@ async def infer(
         return end_of(ended)
 
     for may_restart in (True, False):
-        inference.give_up()  # clears an inference that a timeout stopped
+        inference.give_up()  # Clear an inference that a timeout stopped.
         try:
             async with inference_events(request, command, scope, end, purpose) as name:
                 answer = _AnswerStream(run, command, scope, name, is_guarded=purpose is InferencePurpose.ANSWER)
@@ -81,7 +81,7 @@ async def infer(
 
 
 class _AnswerStream:
-    """Streams the output of one inference as the guards leave it, and keeps it in case the inference is stopped.
+    """Streams the guarded output of one inference, and keeps it in case the inference is stopped.
 
     Text of an answer with citations is streamed as plain text instead of JSON.
     """
@@ -98,7 +98,7 @@ class _AnswerStream:
 
     @property
     def warnings(self) -> tuple[ResponseWarning, ...]:
-        """The warnings of the guards, and those about calls that the caller runs."""
+        """The warnings of the guards, and the warnings about calls that the caller runs."""
         return (self._guards.warnings if self._guards is not None else ()) + self._calls.warnings
 
     @property
@@ -116,7 +116,7 @@ class _AnswerStream:
             await self._guards.take(delta, self._stream)
 
     async def finish(self, output: InferenceOutput) -> InferenceOutput:
-        """Stream what is held, and return the whole output as the guards leave it."""
+        """Stream the held output, and return the whole guarded output."""
         if self._guards is not None:
             output = await self._guards.finish(output, self._stream)
         await self._calls.finish(output, self._name)
@@ -147,7 +147,7 @@ def _is_lost(scope: RunScope, error: PaganticError) -> bool:
 
 
 async def _discard(scope: RunScope, error: PaganticError) -> None:
-    """Discard a lost inference. If some of its output was streamed, emit an event that discards that output."""
+    """Discard a lost inference. If part of its output was streamed, emit an event that discards this part."""
     has_streamed_calls = bool(scope.inference.calls)
     lost = scope.inference.give_up()
     if lost.content or lost.reasoning or has_streamed_calls:
@@ -169,7 +169,7 @@ async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
         scores = await scope.services.do(ScoreLabels(request.hints, command))
     scope.cause = name
     if calibration is not None and calibration.model != scores.model:
-        scope.inference.lost += scores.usage  # the failure includes this usage
+        scope.inference.lost += scores.usage  # The failure includes this usage.
         raise InvalidRequest(
             f"decisions.calibration {command.calibration!r} belongs to model {calibration.model!r}, and "
             f"{scores.model!r} answered: name that model in hints.model, or calibrate this one",
@@ -179,7 +179,7 @@ async def decide(run: Run, command: Decide, scope: RunScope) -> Decided:
 
 
 def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCalibration | None:
-    """Return the calibration that a request names, which must know each of the labels."""
+    """Return the calibration that a request names. It must contain every label."""
     if not name or request.decisions is None:
         return None
     calibrations = scope.services.calibrations
@@ -202,7 +202,7 @@ def _find_calibration(name: str, request: Request, scope: RunScope) -> LabelCali
 class CallerCalls:
     """The calls of one inference that the caller runs.
 
-    `wrong` are the calls that the model should correct. `warnings` name calls that go out with wrong arguments.
+    `wrong` contains the calls that the model should correct. `warnings` name calls sent with wrong arguments.
     """
 
     def __init__(self, run: Run, command: Infer, scope: RunScope) -> None:
@@ -215,7 +215,7 @@ class CallerCalls:
         self.warnings: tuple[ResponseWarning, ...] = ()
 
     async def take(self, delta: InferenceDelta, name: str) -> None:
-        """Stream the pieces of calls in a delta, or let them wait. `name` is the name of the inference."""
+        """Stream the pieces of calls in a delta, or hold them. `name` is the name of the inference."""
         self._is_remote = self._is_remote or delta.is_remote
         for piece in delta.tool_calls:
             if self._is_remote:
@@ -224,7 +224,7 @@ class CallerCalls:
                 await self._stream(piece, name)
 
     async def finish(self, output: InferenceOutput, name: str) -> None:
-        """Check the calls of the whole output, and stream the waiting pieces unless the model should correct calls."""
+        """Check the calls of the whole output, and stream the held pieces unless the model should correct calls."""
         wrong = await self._wrong_calls(output)
         if wrong and not self._scope.inference.calls and may_correct_calls(self._run):
             self.wrong = wrong
@@ -257,9 +257,9 @@ class CallerCalls:
         return tuple(checked)
 
     async def _violations_of(self, call: ToolCall, schema_json: str) -> str:
-        """Return the violations of a call's schema by its arguments, or an empty string if there are none.
+        """Return the schema violations of a call's arguments, or an empty string if there are none.
 
-        Arguments that cannot be checked now pass, as they would if the caller's tools were unknown here.
+        Arguments pass if they cannot be checked now, just like arguments of unknown tools.
         """
         contract = OutputContract(schema_json=schema_json, repair_allowed=False)
         judged = replace(self._run.request, output=contract, rules=(), semantic_intent="")
@@ -271,7 +271,7 @@ class CallerCalls:
 
 
 def _reasons_of(enforcement: Enforcement) -> str:
-    """Return the violations of arguments. Arguments that only a repair made right are wrong as the model wrote them."""
+    """Return the violations of arguments. Repaired arguments count as wrong, because the model wrote them wrong."""
     reasons = [violation.message for violation in enforcement.violations]
     for stage in enforcement.stages:
         if stage.outcome is StageOutcome.REPAIRED:
@@ -287,7 +287,7 @@ async def _weigh_abstention(
     """Return the probability of an abstention in place of claims, and the usage.
 
     The probability is None if it was not requested or if scoring failed, because a scoring error must not lose the
-    answer. A request that is stopped meanwhile keeps its streamed text, and its usage is charged.
+    answer. A request that is stopped during scoring keeps its streamed text, and its usage is charged.
     """
     if not _is_weighed(run, output):
         return None, TokenUsage()

@@ -27,7 +27,7 @@ from services.orchestrator.core.turn.voting import Sample, Sampled
 
 
 async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
-    """Collect all replicas, or enough to decide the vote. Replicas that are still decoding are then stopped."""
+    """Collect all replicas, or enough to decide the vote, and then stop the replicas that are still decoding."""
     progress = scope.recorder.progress
     votes, failed = _Votes(run, command, scope), None
     try:
@@ -38,18 +38,18 @@ async def sample(run: Run, command: Sample, scope: RunScope) -> Sampled:
                 failed = error
                 raise
     except PaganticError as error:
-        if error is not failed:  # the journal raised the error
+        if error is not failed:  # The journal raised the error.
             raise
         failure = failure_from(error)
         if not progress.replicas or failure.category is ErrorCategory.CANCELLATION:
             raise
         for index in set(range(command.voting.n)) - set(progress.replicas):
-            progress.replicas[index] = Replica(index, failure=failure)  # abstains; ended candidates still count
+            progress.replicas[index] = Replica(index, failure=failure)  # It abstains; ended candidates still count.
     return Sampled(progress.ended_replicas, progress.vote_usage, votes.last.seed, votes.last.model, votes.warnings)
 
 
 class _Votes:
-    """The candidates of one vote. `last` is the last candidate's output, and `warnings` come from the guards."""
+    """The candidates of one vote. `last` is the last candidate's output, and `warnings` are the guards' warnings."""
 
     def __init__(self, run: Run, command: Sample, scope: RunScope) -> None:
         self._run = run
@@ -59,7 +59,7 @@ class _Votes:
         self.warnings: tuple[ResponseWarning, ...] = ()
 
     async def collect(self) -> None:
-        """Cast the vote of each candidate as it ends, until all have ended or the vote is decided early.
+        """Cast the vote of each candidate as it ends, until all have ended or the vote is decided.
 
         A vote that is lost before its first candidate ends is restarted once.
         """

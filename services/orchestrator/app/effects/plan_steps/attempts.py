@@ -31,7 +31,7 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
     """Run a step between its start and end events. The result contains any failure."""
     request, recorder, clock = plan.request, plan.scope.recorder, plan.scope.clock
     correlation = CorrelationContext(request_id=request.request_id, session_id=request.session_id, step_name=step.name)
-    with plan.scope.waits.branch(), work_scope(correlation=correlation), step_span(step) as opened:
+    with plan.scope.branches.branch(), work_scope(correlation=correlation), step_span(step) as opened:
         start = events.StepStart(step.name, step.kind)
         await recorder.emit(start, caused_by=next(iter(inputs), "request"))
         started_s = clock.monotonic_s()
@@ -45,7 +45,7 @@ async def run_step(step: Step, inputs: Mapping[str, Value], plan: PlanScope) -> 
         await recorder.emit(
             events.StepEnd(step.name, step.kind, success=result.failure is None),
             entries=[StepEnded(result, enforcement)],
-            is_durable=True,  # so that the step does not run again
+            is_durable=True,  # The step must not run again.
             duration_s=result.duration_s,
             failure=result.failure,
             caused_by=step.name,
@@ -71,11 +71,11 @@ async def _attempt_until_done(step: Step, inputs: Mapping[str, Value], plan: Pla
             usage += plan.progress.usage_of_child(path_of_step(step.name))
             return StepResult(step.name, step.kind, failure=failure, attempts=number, usage=usage)
         last = plan.last_attempts.get(step.name, run_number)
-        if step.kind == StepKind.INFER:  # the next attempt streams again, so discard the text
+        if step.kind == StepKind.INFER:  # The next attempt streams again, so discard the text.
             with attempt_scope(last):
                 await plan.scope.recorder.emit(events.AttemptDiscarded(last, failure.message))
         run_number = last + 1
-        await plan.scope.clock.sleep(retry.wait_s(number, random.random()))  # noqa: S311 - no secret
+        await plan.scope.clock.sleep(retry.wait_s(number, random.random()))  # noqa: S311 - not a secret
     raise AssertionError("attempts are counted without end")
 
 

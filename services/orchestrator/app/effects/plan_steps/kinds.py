@@ -1,14 +1,16 @@
-"""The implementation of each kind of step."""
+"""Implementations of the step kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from types import MappingProxyType
 
 from pagantic_common.domain.chunks import Chunk
 from pagantic_common.domain.errors import ErrorCode, InvalidRequest, PermissionDenied, PreconditionFailed, failure_of
 from pagantic_common.domain.messages import ToolCall
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.guards.plugin import GuardStage
 from services.orchestrator.app.effects.enforcing import enforced
 from services.orchestrator.app.effects.guarding.calls import NO_ARGUMENTS, check_arguments, check_chunks
@@ -17,17 +19,19 @@ from services.orchestrator.app.effects.plan_steps.scope import PlanScope, StepAt
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.app.effects.tools.calling import INTERRUPTED, authorized_call, run_call, settle
 from services.orchestrator.app.effects.tools.clearing import Authorization
+from services.orchestrator.app.effects.waiting import ended_wait, wait_expiry
 from services.orchestrator.app.services import Rerank, Retrieve
 from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import CallProgress
+from services.orchestrator.core.execution.wait import MAX_REASON_CHARS, TIMED_OUT_JSON, Decision, Wait, WaitKind
 from services.orchestrator.core.model.plan import Proposal, StepKind, Value, ValueKind
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.plans.ranking import ranking_options
 from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
-from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS
+from services.orchestrator.core.plans.step_rules import MAX_WAIT_S, RETRIEVER_OF, RETRIEVERS, read_time
 from services.orchestrator.core.turn.answering import Enforce
 from services.orchestrator.ports.services import CustomStep, Ranking
 
@@ -99,7 +103,7 @@ async def _call(attempt: StepAttempt, tool: str, arguments: str) -> ToolCallReco
 async def _settled(before: CallProgress, call: ToolCall, plan: PlanScope, scope: RunScope) -> ToolCallRecord | None:
     """Return the record of a call that may have run before an interruption, or None if the call may be made.
 
-    Returns None also if a replay has the result of the call.
+    Also returns None if a replay has the result of the call.
     """
     lost = before.lost_call(plan.tools)
     if lost is None or scope.recorded_call(replace(call, id=lost.call_id)) is not None:
@@ -157,6 +161,41 @@ async def _run_rerank(attempt: StepAttempt) -> StepDone:
     return StepDone(replace(value, proposals=tuple(_rescored(by_id[chunk.id], chunk) for chunk in ranked)))
 
 
+async def _run_wait(attempt: StepAttempt) -> StepDone:
+    wait = await ended_wait(attempt.plan.request.key, _wait_of(attempt), attempt.scope())
+    if wait.kind is WaitKind.TIMER:
+        return StepDone(Value(ValueKind.RAW_JSON, text=dump_json({"at": wait.expires_at.isoformat()})))
+    if wait.resolution is None or wait.resolution.decision is Decision.EXPIRED:
+        return StepDone(Value(ValueKind.RAW_JSON, text=TIMED_OUT_JSON))
+    return StepDone(Value(ValueKind.RAW_JSON, text=wait.resolution.payload_json))
+
+
+def _wait_of(attempt: StepAttempt) -> Wait:
+    """Return the wait of a step, which begins now. Raises InvalidRequest if its time is too late."""
+    scope, parameters = attempt.scope(), attempt.step.parameters
+    now = scope.clock.now()
+    signal, schema = parameters.get("signal", ""), parameters.get("payload_schema")
+    duration_s = parameters.get("timeout_s") if signal else parameters.get("duration_s")
+    if duration_s is not None:
+        expires_at = now + timedelta(seconds=duration_s)
+    else:
+        expires_at = max(now, read_time(parameters.get("until", "")) or wait_expiry(scope))
+    if expires_at > now + timedelta(seconds=MAX_WAIT_S):
+        raise InvalidRequest(
+            f"step {attempt.step.name!r} waits until {expires_at}: at most {MAX_WAIT_S / 86_400:g} days"
+        )
+    return Wait(
+        attempt.plan.request.request_id,
+        attempt.path,
+        WaitKind.SIGNAL if signal else WaitKind.TIMER,
+        began_at=now,
+        expires_at=expires_at,
+        name=signal,
+        reason=parameters.get("reason", "")[:MAX_REASON_CHARS],
+        schema_json="" if schema is None else dump_json(schema),
+    )
+
+
 def _rescored(proposal: Proposal, chunk: Chunk) -> Proposal:
     return replace(proposal, score=chunk.score, score_kind=chunk.score_kind, metadata_json=chunk.metadata_json)
 
@@ -177,5 +216,6 @@ _RUN: Mapping[StepKind, Callable[[StepAttempt], Awaitable[StepDone]]] = MappingP
         StepKind.VALIDATE: _run_validate,
         StepKind.RETRIEVE: _run_retrieve,
         StepKind.RERANK: _run_rerank,
+        StepKind.WAIT: _run_wait,
     }
 )

@@ -17,7 +17,7 @@ from services.orchestrator.core.turn.run import Run
 
 
 async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
-    """Run all steps. After a failure, no step starts, but running steps end. Ended steps do not run again."""
+    """Run all steps. After a failure, no step starts, but running steps finish. Ended steps do not run again."""
     tools = {tool.name: tool for tool in run.prepared.tools}
     request = with_prepared(run.request, run.prepared)
     surroundings = partial(provenance_of_plan, run, command.plan, scope.recorder.progress)
@@ -32,7 +32,7 @@ async def run_plan(run: Run, command: RunPlan, scope: RunScope) -> PlanRan:
                 schedule = schedule.started(step)
             if not running:
                 break
-            with scope.waits.forked():
+            with scope.branches.forked():
                 ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 schedule = schedule.ended(task.result())

@@ -12,7 +12,7 @@ from pagantic_common.domain.validation import Enforcement
 from services.orchestrator.app.effects.scope import RunScope
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import Progress
-from services.orchestrator.core.model.plan import Plan, Step, StepResult, Value, path_of_step
+from services.orchestrator.core.model.plan import Plan, Step, StepKind, StepResult, Value, path_of_step
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.plans.step_input import request_of_step
@@ -48,11 +48,11 @@ class PlanScope:
         return self.scope.recorder.progress
 
     def is_final(self, step: Step | StepResult) -> bool:
-        """Return whether a step is the final step, whose output is the output of the plan."""
+        """Return whether a step is the final step, whose output is the plan's output."""
         return step.name == self.plan.steps[-1].name
 
     async def take_recorded(self) -> None:
-        """Copy the results of those steps that a replay does not run again."""
+        """Copy the results of steps that a replay does not run again."""
         recorded = () if self.scope.taken is None else self.scope.taken.steps
         ended_names = {step.result.name for step in self.progress.steps}
         for ended in recorded:
@@ -100,7 +100,9 @@ class StepAttempt:
 
     @property
     def timeout_s(self) -> float | None:
-        """The shorter of the timeouts of the step and of the plan, or None if there is neither."""
+        """The shorter of the step's and the plan's timeout; None without a timeout, or if the step waits."""
+        if self.step.kind == StepKind.WAIT:
+            return None
         timeouts = (self.step.timeout_s, self.plan.plan.policy.timeout_per_step_s)
         return min((timeout for timeout in timeouts if timeout), default=None)
 

@@ -1,9 +1,9 @@
 """Runs tool calls and emits their events.
 
-Theory of operation. The id of a call's effect is stored before the call, and the tool receives it. A call whose end was
-lost (with the orchestrator, or with the connection) may have had its effect. If its tool is idempotent, the call runs
-again. Otherwise the tool is asked for the outcome. If it cannot say, the outcome is unknown, and the model
-reads that the call may have happened. So no effect happens twice, and none is lost silently.
+Theory of operation. The id of a call's effect is stored before the call, and the tool receives it. If the end of a
+call is lost (with the orchestrator, or with the connection), the call may have had its effect. If its tool is
+idempotent, the call runs again. Otherwise the tool is asked for the outcome. If the tool does not know it, the outcome
+is unknown, and the model reads that the call may have happened. So no effect happens twice or is lost silently.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ INTERRUPTED = "the orchestrator was interrupted during the call"
 async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
     """Run the calls of a round concurrently within the limit, and return the records in call order.
 
-    Calls that have ended do not run again.
+    Ended calls do not run again.
     """
     tools = {tool.name: tool for tool in run.prepared.tools}
     before, provenance = scope.calls, cache(partial(_provenance_of, run, scope))
     try:
-        with scope.waits.forked():
+        with scope.branches.forked():
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
@@ -80,7 +80,7 @@ async def call_tools(run: Run, command: RunTools, scope: RunScope) -> ToolsRan:
                     )
                     for index, call in enumerate(command.calls)
                 ]
-    except ExceptionGroup as errors:  # the journal is unavailable; failures of calls are in their records
+    except ExceptionGroup as errors:  # The journal is unavailable; failures of calls are in their records.
         raise errors.exceptions[0] from None
     scope.cause = command.calls[-1].id
     return ToolsRan(tuple(task.result() for task in tasks))
@@ -96,7 +96,7 @@ async def _run_or_recall(
     position: str,
     make_provenance: MakeProvenance,
 ) -> ToolCallRecord:
-    with scope.waits.branch():
+    with scope.branches.branch():
         record = before.record_of(call.id)
         if record is not None:
             return record
@@ -131,7 +131,7 @@ async def authorized_call(
 
 
 async def settle(call: ToolCall, effect_id: str, reason: str, scope: RunScope) -> ToolCallRecord | None:
-    """Return the record of a call whose end was lost for a reason, or None if the call did not run."""
+    """Return the record of a call whose end was lost, with the reason, or None if the call did not run."""
     lost = LostCall(Ending.UNKNOWN)
     with suppress(PaganticError):
         lost = await scope.services.do(FindOutcome(call.name, effect_id))
@@ -192,7 +192,7 @@ class _CallEvents:
 
     def __init__(self, call: ToolCall, position: str, scope: RunScope, *, is_quiet: bool) -> None:
         self._call = call
-        self._is_quiet = is_quiet  # guards do not read the messages of a running tool
+        self._is_quiet = is_quiet  # Guards do not read the messages of a running tool.
         self._recorder = scope.recorder
         self._path = scope.path
         self._cause = scope.cause
@@ -200,7 +200,7 @@ class _CallEvents:
         self.effect_id = effect_id_of(scope.recorder.record.key, scope.path, position, self._args_hash)
 
     async def begin(self) -> None:
-        """Store that the call is about to run, before the tool can have any effect."""
+        """Record that the call is about to run, before the tool can have any effect."""
         call = self._call
         await self._recorder.emit(
             events.ToolStart(call.name, call.id, self._args_hash),
@@ -217,7 +217,7 @@ class _CallEvents:
         await self._recorder.emit(events.ToolProgressed(progress), tool_call_id=self._call.id, caused_by=self._cause)
 
     async def end(self, record: ToolCallRecord) -> None:
-        """Store that the call has ended, so that it will not run again."""
+        """Record that the call has ended, so that it will not run again."""
         await self._emit_end(record, [CallEnded(record, self._path)])
 
     async def give_up(self, record: ToolCallRecord) -> None:
@@ -243,7 +243,7 @@ class _CallEvents:
 
 
 def _failed(call: ToolCall, error: PaganticError, tools: Tools) -> ToolCallRecord:
-    """Return the record of a call that the tools service could not make. Whatever the error, the tool may have run."""
+    """Return the record of a call that the tools service could not make. After any error, the tool may have run."""
     failure = _failure_of_call(error)
     is_retryable = failure.retryable and call.name in tools and tools[call.name].idempotent
     return replace(_record_of(call, failure), is_retryable=is_retryable)
@@ -270,7 +270,7 @@ def _given_up(call: ToolCall, took_s: float) -> ToolCallRecord:
 
 
 def hash_arguments(arguments_json: str) -> str:
-    """Return the hex SHA-256 of the arguments as canonical JSON (RFC 8785), or of the text itself if it is not JSON."""
+    """Return the hex SHA-256 of the arguments as canonical JSON (RFC 8785), or of the raw text if it is not JSON."""
     try:
         data = rfc8785.dumps(parse_json(arguments_json or "{}"))
     except (JsonTextError, rfc8785.CanonicalizationError):

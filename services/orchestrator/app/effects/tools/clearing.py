@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import hashlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from pagantic_common.domain.errors import ErrorCode, Failure, PermissionDenied, failure_of
+from pagantic_common.domain.errors import ErrorCode, Failure, InvalidRequest, PermissionDenied, failure_of
 from pagantic_common.domain.messages import ToolCall, ToolDefinition
-from pagantic_common.telemetry.scope import current_deadline
 from services.orchestrator.app.effects.scope import RunScope
-from services.orchestrator.core.execution import events
+from services.orchestrator.app.effects.waiting import ended_wait, wait_expiry
+from services.orchestrator.core.execution.wait import SIGNAL_NAME, Decision, Wait, WaitKind, reason_to_ask, refusal_of
 from services.orchestrator.core.model.request import Request
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
-from services.orchestrator.core.tools.approval import Approval, refusal_of
+from services.orchestrator.core.tools.asking import NAME as ASK_USER
+from services.orchestrator.core.tools.asking import answer_text, read_question
 from services.orchestrator.core.tools.policy import NAMED_ONLY, ToolAction, ToolPolicies
 from services.orchestrator.core.tools.taint import Provenance, TaintedSpan
 
@@ -28,9 +28,9 @@ _NOT_RECORDED = (
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """A call with the approved arguments, or the reason that it may not run.
+    """A call with the approved arguments, or the reason for its refusal.
 
-    `recorded` is the result of the call in a replay. `warnings` come from the guards.
+    `recorded` is the call's result in a replay. `warnings` are the guards' warnings.
     """
 
     call: ToolCall
@@ -60,6 +60,8 @@ async def authorize_call(
     action = ToolPolicies(scope.services.tool_policy, request.tool_policy).action_for(tool)
     if action is ToolAction.DENY:
         return Authorization(call, refusal=_denied(f"tool {tool.name!r} was not run: the policy denies its calls"))
+    if tool.name == ASK_USER:
+        return await _answered_by_user(request, call, scope)
     spans: tuple[TaintedSpan, ...] = ()
     if tool.safety in NAMED_ONLY:
         # The comparison runs in a thread, because a long conversation would block the event loop.
@@ -73,29 +75,50 @@ def _find_spans(make_provenance: MakeProvenance, call: ToolCall, tool: ToolDefin
     return make_provenance().find_spans(call.arguments_json, tool)
 
 
-async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpan, ...], scope: RunScope) -> Approval:
-    approvals = scope.services.approvals
-    left_s = current_deadline().remaining_s(time.monotonic())
-    pending_approval, is_new = await approvals.ask(request.key, call, spans, left_s, may_park=scope.may_park)
-    if is_new:
-        requested = events.ApprovalRequested(pending_approval)
-        await scope.recorder.emit(requested, is_durable=True, tool_call_id=call.id, caused_by=scope.cause)
-    waiting = scope.waits.waiting(call.id, pending_approval.expires_at) if scope.may_park else nullcontext()
-    with waiting:
-        approval = await approvals.wait(request.key, pending_approval)
-    await scope.recorder.emit(
-        events.ApprovalResolved(approval),
-        duration_s=approval.waited_s,
-        tool_call_id=call.id,
-        caused_by=scope.cause,
+async def _approval_of(request: Request, call: ToolCall, spans: tuple[TaintedSpan, ...], scope: RunScope) -> Wait:
+    approval = Wait(
+        request.request_id,
+        call.id,
+        WaitKind.APPROVAL,
+        began_at=scope.clock.now(),
+        expires_at=wait_expiry(scope),
+        name=call.name,
+        reason=reason_to_ask(spans),
+        arguments_json=call.arguments_json,
+        spans=spans,
     )
-    return approval
+    return await ended_wait(request.key, approval, scope)
 
 
-def _clearance_of(call: ToolCall, approval: Approval) -> Authorization:
+async def _answered_by_user(request: Request, call: ToolCall, scope: RunScope) -> Authorization:
+    """Ask the user, and return the call with the answer as its result."""
+    try:
+        asked = read_question(call.arguments_json)
+    except InvalidRequest as error:
+        return Authorization(call, refusal=error.failure)
+    wait_id = f"{scope.path}/{call.id}" if scope.path else call.id
+    name = wait_id if SIGNAL_NAME.fullmatch(wait_id) else hashlib.sha256(wait_id.encode()).hexdigest()
+    question = Wait(
+        request.request_id,
+        wait_id,
+        WaitKind.QUESTION,
+        began_at=scope.clock.now(),
+        expires_at=wait_expiry(scope),
+        name=name,
+        reason=asked.question,
+        schema_json=asked.schema_json,
+    )
+    ended = await ended_wait(request.key, question, scope)
+    if ended.resolution is None or ended.resolution.decision is Decision.EXPIRED:
+        return Authorization(call, refusal=failure_of(ErrorCode.TOOL_TIMEOUT, "the user did not answer in time"))
+    answer = answer_text(ended.resolution.payload_json)
+    return Authorization(call, ToolCallRecord(call.id, call.name, call.arguments_json, answer, False, None, 0.0))
+
+
+def _clearance_of(call: ToolCall, approval: Wait) -> Authorization:
     if refusal := refusal_of(approval):
         return Authorization(call, refusal=_denied(refusal))
-    changed = approval.resolution.arguments_json if approval.resolution is not None else ""
+    changed = approval.resolution.payload_json if approval.resolution is not None else ""
     if not changed:
         return Authorization(call)
     return Authorization(replace(call, arguments_json=changed))

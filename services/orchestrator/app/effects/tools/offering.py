@@ -27,7 +27,7 @@ Offer = tuple[tuple[ToolDefinition, ...], tuple[ResponseWarning, ...]]
 
 
 async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a plan uses. Raises PermissionDenied if the request does not permit one of them."""
+    """Return the tools that a plan uses. Raises PermissionDenied if the request does not permit a tool."""
     denied = sorted(names - set(request.tools))
     if request.tools and denied:
         raise PermissionDenied(
@@ -45,7 +45,7 @@ async def plan_tools(request: Request, names: frozenset[str], scope: RunScope) -
 
 
 def _check_offered(tools: Iterable[ToolDefinition], policies: ToolPolicies) -> None:
-    """Raise PermissionDenied if a tool may not be used by a planner without being named."""
+    """Raise PermissionDenied if a planner may not use a tool that the request does not name."""
     for tool in tools:
         if not policies.is_offered_unnamed(tool):
             raise PermissionDenied(
@@ -99,12 +99,12 @@ async def _registered_tools(request: Request, scope: RunScope) -> Offer:
 
 @lru_cache(maxsize=8)
 def _offered_unnamed(policies: ToolPolicies, listed: tuple[OfferedTool, ...]) -> tuple[ToolDefinition, ...]:
-    """Return the tools that a request without named tools is offered. Most requests have the same policies."""
+    """Return the tools offered to a request that names no tools. Most requests have the same policies."""
     return tuple(tool for tool in available(listed) if policies.is_offered_unnamed(tool))
 
 
 def available(listed: Iterable[OfferedTool]) -> tuple[ToolDefinition, ...]:
-    """Return the definitions of the tools that can be called now."""
+    """Return the definitions of the currently available tools."""
     return tuple(tool.definition for tool in listed if tool.is_available)
 
 
