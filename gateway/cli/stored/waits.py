@@ -1,4 +1,4 @@
-"""Commands for executions that wait: what they wait for, and the signals that they take."""
+"""Commands for the open waits of executions, and for the signals that end them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def waits(
     as_json: options.AsJson = False,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """List what executions wait for: approvals, signals and times, the oldest first."""
+    """List the open waits of executions.
+
+    A wait is for an approval, a signal, an answer or a time. The oldest comes first.
+    """
     with reporting_errors(), Client(address, timeout_s=timeout) as client:
         open_waits = client.list_waits(request_id=request)
     if as_json:
@@ -51,7 +54,7 @@ def signal(
     timeout: options.Timeout = 10.0,
     address: options.Address = options.ORCHESTRATOR,
 ) -> None:
-    """Send a signal to an execution that waits for it, or will.
+    """Send a signal to an execution.
 
     A signal that no step waits for yet is kept until a step does.
     """

@@ -95,15 +95,18 @@ def test_the_settings_page_says_of_each_setting_when_to_change_it(title):
 
 
 def test_the_page_of_tools_has_a_row_with_the_class_of_each_built_in_tool():
-    folder, search = ROOT / "services" / "tools" / "adapters" / "builtin", "orchestrator/core/tools/document_search.py"
+    folder, own = ROOT / "services" / "tools" / "adapters" / "builtin", ROOT / "services/orchestrator/core/tools"
+    names = {"document_search.py": "search_documents", "asking.py": "ask_user"}
     calls = [
-        {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-        for path in (*folder.glob("*.py"), ROOT / "services" / search)
+        {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords} | {"file": path.name}
+        for path in (*folder.glob("*.py"), *(own / name for name in names))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "ToolDefinition"
     ]
-    made = {call["name"].strip("'"): call["safety"].removeprefix("ToolSafety.").lower() for call in calls}
-    made["search_documents"] = made.pop("NAME")
+    made = {
+        names.get(call["file"], call["name"].strip("'")): call["safety"].removeprefix("ToolSafety.").lower()
+        for call in calls
+    }
     page = (DOCS / "tools.md").read_text(encoding="utf-8")
     assert dict(re.findall(r"^\| (\w+) \| (none|read|write|external) \|", page, flags=re.MULTILINE)) == made
 

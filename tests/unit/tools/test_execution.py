@@ -436,11 +436,12 @@ async def test_a_function_gets_the_effect_id_and_says_what_became_of_it():
 
 
 async def test_a_call_that_still_runs_in_its_thread_is_not_made_again():
-    paid, may_end = [], threading.Event()
+    paid, has_begun, may_end = [], threading.Event(), threading.Event()
 
-    @tool_of(safety="external", timeout_s=0.05)
+    @tool_of(safety="external", timeout_s=0.5)
     def pay(euros: int) -> str:
         """Pays."""
+        has_begun.set()
         may_end.wait(10)
         paid.append(euros)
         return f"paid {euros}"
@@ -453,7 +454,8 @@ async def test_a_call_that_still_runs_in_its_thread_is_not_made_again():
     executor = executor_of([FunctionToolAdapter(pay, Machine(clock))], clock)
     with effect_scope("a" * 64):
         running = asyncio.create_task(executor.execute(ToolCall("c", "pay", '{"euros": 3}'), Deadline()))
-    await asyncio.sleep(0.2)
+    await asyncio.to_thread(has_begun.wait, 10)
+    await asyncio.sleep(0.7)
     may_end.set()
     done = await running
     assert (done.result.content, done.attempts, paid) == ("paid 3", 1, [3])
