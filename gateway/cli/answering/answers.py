@@ -141,17 +141,25 @@ def _show_event(client: Client, writer: AnswerWriter, event: event_pb2.Execution
             case DeltaKind.DISCARDED:
                 writer.end_line()
                 note(f"attempt {delta.index} discarded: {delta.text}")
-    if event.HasField("approval_requested"):
+    if _is_for_a_person(event):
         writer.end_line()
-        _decide(client, event.approval_requested.approval)
-    elif event.wait_began.wait.kind == wait_pb2.WAIT_KIND_QUESTION:
-        writer.end_line()
-        _answer(client, event.wait_began.wait)
+        _ask_person(client, event)
     elif event.HasField("tool_start") and sys.stderr.isatty():
         writer.end_line()
         note(f"calling {event.tool_start.tool_name} …")
     elif event.HasField("tool_progress") and sys.stderr.isatty():
         note(describe_event(event))
+
+
+def _is_for_a_person(event: event_pb2.ExecutionEvent) -> bool:
+    return event.HasField("approval_requested") or event.wait_began.wait.kind == wait_pb2.WAIT_KIND_QUESTION
+
+
+def _ask_person(client: Client, event: event_pb2.ExecutionEvent) -> None:
+    if event.HasField("approval_requested"):
+        _decide(client, event.approval_requested.approval)
+    else:
+        _answer(client, event.wait_began.wait)
 
 
 def _decide(client: Client, approval: approval_pb2.Approval) -> None:

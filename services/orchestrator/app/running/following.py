@@ -1,30 +1,23 @@
-"""Follows executions that run here or at another orchestrator."""
+"""Follows executions that run here or at another orchestrator.
+
+An execution may move while it is followed: it is parked, woken, or resumed after its orchestrator died. If it runs
+here, its events come from its broadcast, with the pieces of text. Otherwise they come from the journal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 from services.orchestrator.app.running.admission import Admission
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution, ExecutionParked
 from services.orchestrator.core.execution.events import Completed, Event
-from services.orchestrator.ports.journal import ExecutionRecord, Journal
+from services.orchestrator.ports.journal import ExecutionRecord
 
 FOLLOW_S = 0.1  # poll interval if the execution's orchestrator does not announce its writes
 FOLLOW_PARKED_S = 1.0
 FOLLOWED_AT_ONCE = 500  # number of events
-
-
-async def watch(execution: Execution, after: int = 0) -> AsyncGenerator[Event, None]:
-    """Yield the events of an execution that runs here. When its last watcher leaves, the execution stops.
-
-    Raises ExecutionParked after the last event before the execution is parked.
-    """
-    with execution.watched():
-        async with aclosing(execution.recorder.broadcast.watch(after)) as events:
-            async for event in events:
-                yield event
 
 
 async def follow(
@@ -42,58 +35,85 @@ async def follow(
         environment: Provides the journal.
         admission: Resumes the execution.
         after: Only events with greater sequence numbers are yielded.
-        watches: Whether the caller counts as a watcher of an execution that runs here.
+        watches: Whether the caller counts as a watcher of an execution that runs here, so that the execution stops when
+            its last watcher leaves.
     """
-    moved: Execution | ExecutionRecord | None = found
-    while moved is not None:
-        if isinstance(moved, Execution):
-            source = _live(moved, environment.journal, after, watches=watches)
-        else:
-            after = max(after, await environment.journal.after_sequence(moved.key))
-            source = _stored(moved, environment.journal, admission, after)
-        moved = None
-        async with aclosing(source) as items:
-            async for item in items:
-                if isinstance(item, Event):
-                    after = item.sequence
-                    yield item
-                else:
-                    moved = item
-
-
-async def _live(
-    execution: Execution, journal: Journal, after: int, *, watches: bool
-) -> AsyncGenerator[Event | ExecutionRecord | Execution, None]:
-    """Yield the events of an execution that runs here. If it is parked, yield its record last."""
-    events = watch(execution, after) if watches else execution.recorder.broadcast.watch(after)
-    try:
-        async with aclosing(events) as live_events:
-            async for event in live_events:
+    following = _Following(found, environment, admission, after, watches=watches)
+    while following.at is not None:
+        async with aclosing(following.events()) as events:
+            async for event in events:
+                following.after = event.sequence
                 yield event
-    except ExecutionParked:
-        yield await journal.get(execution.key)
 
 
-async def _stored(
-    record: ExecutionRecord, journal: Journal, admission: Admission, sequence: int
-) -> AsyncGenerator[Event | ExecutionRecord | Execution, None]:
-    """Yield the stored events after a sequence number. If the execution runs here, yield it last."""
-    with journal.watching(record.key) as changes:
-        while True:
-            had_ended, previous_sequence = record.response is not None, sequence
-            events = await journal.timeline(record.key, sequence, FOLLOWED_AT_ONCE)
-            for event in events:
-                sequence = event.sequence
+class _Following:
+    """The place of an execution that is followed, and the sequence number of the last event that was yielded.
+
+    `at` is the execution if it runs here, its record if it does not, and None once the execution has ended.
+    """
+
+    def __init__(
+        self,
+        found: Execution | ExecutionRecord,
+        environment: Environment,
+        admission: Admission,
+        after: int,
+        *,
+        watches: bool,
+    ) -> None:
+        self.at: Execution | ExecutionRecord | None = found
+        self.after = after
+        self._journal = environment.journal
+        self._admission = admission
+        self._watches = watches
+
+    def events(self) -> AsyncGenerator[Event, None]:
+        """Return the events until the execution ends or moves."""
+        if isinstance(self.at, Execution):
+            return self._live(self.at)
+        if self.at is None:
+            raise AssertionError("the execution has ended")
+        return self._stored(self.at)
+
+    async def _live(self, execution: Execution) -> AsyncGenerator[Event, None]:
+        self.at = None
+        try:
+            async with aclosing(_watch(execution, self.after, watches=self._watches)) as events:
+                async for event in events:
+                    yield event
+        except ExecutionParked:
+            self.at = await self._journal.get(execution.key)
+
+    async def _stored(self, record: ExecutionRecord) -> AsyncGenerator[Event, None]:
+        self.at = None
+        self.after = max(self.after, await self._journal.after_sequence(record.key))
+        with self._journal.watching(record.key) as changes:
+            while True:
+                had_ended, previous_sequence = record.response is not None, self.after
+                events = await self._journal.timeline(record.key, self.after, FOLLOWED_AT_ONCE)
+                for event in events:
+                    yield event
+                if (had_ended and self.after == previous_sequence) or _has_completed(events):
+                    return
+                record = await self._journal.get(record.key)
+                self.at = await self._running(record)
+                if self.at is not None:
+                    return
+                if record.response is None and len(events) < FOLLOWED_AT_ONCE:
+                    await changes.wait(_poll_s(record))
+
+    async def _running(self, record: ExecutionRecord) -> Execution | None:
+        """Return the execution if it runs here, or is resumed here because nobody runs it."""
+        if record.is_interrupted:
+            return await self._admission.resume(record)
+        return await self._admission.running(record.key)
+
+
+async def _watch(execution: Execution, after: int, *, watches: bool) -> AsyncGenerator[Event, None]:
+    with execution.watched() if watches else nullcontext():
+        async with aclosing(execution.recorder.broadcast.watch(after)) as events:
+            async for event in events:
                 yield event
-            if (had_ended and sequence == previous_sequence) or _has_completed(events):
-                return
-            record = await journal.get(record.key)
-            found = await (admission.resume(record) if record.is_interrupted else admission.running(record.key))
-            if found is not None:
-                yield found
-                return
-            if record.response is None and len(events) < FOLLOWED_AT_ONCE:
-                await changes.wait(_poll_s(record))
 
 
 def _has_completed(events: Sequence[Event]) -> bool:

@@ -169,9 +169,9 @@ def check_parameters(kind: StepKind, parameters: Mapping[str, Any]) -> str:
 
 def _check_wait(parameters: Mapping[str, Any]) -> str:
     """Return the reason that the parameters of a wait are invalid, or an empty string if they are valid."""
-    if len([name for name in WAITS_FOR if name in parameters]) != 1:
+    if len(set(WAITS_FOR) & set(parameters)) != 1:
         return f"needs exactly one of the parameters {', '.join(map(repr, WAITS_FOR))}"
-    if "signal" not in parameters and ("payload_schema" in parameters or "timeout_s" in parameters):
+    if "signal" not in parameters and not parameters.keys().isdisjoint(("payload_schema", "timeout_s")):
         return "has a 'payload_schema' or a 'timeout_s', which only a wait for a 'signal' takes"
     if not STEP_NAME.fullmatch(parameters.get("signal", "signal")):
         return "has a 'signal' that is not of 1 to 64 of the characters A-Z a-z 0-9 . _ : -"
