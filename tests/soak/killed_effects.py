@@ -110,6 +110,8 @@ class Killed:
             await self._ready("tools")
             for number in range(1, 10 * kills):
                 steps = [plan_step(name, "tool", tool=name, arguments={}) for name in TOOLS]
+                for made in steps:
+                    made.input.raw_json = "{}"
                 request = plan_request("Pay.", steps, tools=TOOLS)
                 request.request_id = f"r{number}"
                 request.hints.timeout.FromSeconds(300)
@@ -158,7 +160,10 @@ class Killed:
             return await rpc.OrchestratorServiceStub(channel).Execute(request, timeout=60, wait_for_ready=True)
 
     def _count(self, response):
-        happened = Counter((self._folder / "ledger").read_text().split())
+        ledger = self._folder / "ledger"
+        happened = Counter(ledger.read_text().split() if ledger.exists() else ())
+        if not response.tool_calls_made:
+            self.outcomes[f"no call: {response.error.message}"] += 1
         for record in response.tool_calls_made:
             outcome = "done" if not record.is_error else error_pb2.ErrorCode.Name(record.error_code)
             self.outcomes[f"{record.name}: {outcome.removeprefix('ERROR_CODE_')}"] += 1

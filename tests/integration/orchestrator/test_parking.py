@@ -8,7 +8,7 @@ import pytest
 from pagantic.common.v1 import error_pb2, message_pb2
 from pagantic.orchestrator.v1 import execution_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
-from pagantic_common.domain.errors import ErrorCode, NotFound, PreconditionFailed
+from pagantic_common.domain.errors import ErrorCode, NotFound, PreconditionFailed, Unavailable
 from pagantic_common.domain.messages import ToolCall
 from pagantic_common.rpc.call import call_stream, call_unary
 from services.orchestrator.app.running import execution
@@ -261,6 +261,17 @@ async def test_callers_get_the_pieces_of_text_that_follow_a_parking(tmp_path):
         for events in (await stream, await following):
             text = "".join(event.content_delta.text for event in events)
             assert text == events[-1].completed.response.content == "done"
+
+
+async def test_a_caller_of_a_parked_execution_does_not_hold_up_the_end_of_the_orchestrator(tmp_path):
+    async with orchestrator(tmp_path, asking()) as stub:
+        whole = asyncio.create_task(execute(stub, asks(), 30))
+        await waiting(stub)
+        await parked(stub)
+        stub.executions.begin_drain()
+        with pytest.raises(Unavailable, match="is shutting down"):
+            await whole
+        assert (await get(stub)).HasField("wakes_at")
 
 
 @pytest.mark.parametrize("deletes_session", [False, True])

@@ -67,11 +67,11 @@ class Admission:
         self._clock = environment.clock
         self._turns = environment.turns
         self._registry = registry
-        self._is_draining = False
+        self.is_draining = False
 
     def begin_drain(self) -> None:
         """Stop resuming executions. Interrupted executions wait for another orchestrator, or for the next start."""
-        self._is_draining = True
+        self.is_draining = True
 
     async def find(self, submission: Submission, ended: ExecutionRecord | None = None) -> Execution | ExecutionRecord:
         """Return the running execution of a request, or the record of an execution that ended or runs elsewhere.
@@ -127,7 +127,7 @@ class Admission:
             if not running.is_parked:
                 return running
             await running.ended.wait()
-        if self._is_draining:
+        if self.is_draining:
             raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
         recorder = Recorder(self._journal, self._clock, record)
         execution = Execution(self._environment, recorder, account=account, halted_by=stop)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, nullcontext
 
-from services.orchestrator.app.running.admission import Admission
+from pagantic_common.domain.errors import Unavailable
+from services.orchestrator.app.running.admission import RESTART_S, SHUTTING_DOWN, Admission
 from services.orchestrator.app.running.environment import Environment
 from services.orchestrator.app.running.execution import Execution, ExecutionParked
 from services.orchestrator.core.execution.events import Completed, Event
@@ -29,6 +30,8 @@ async def follow(
     watches: bool = True,
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of an execution until its end, wherever it runs. Resume it if its orchestrator dies.
+
+    Raises Unavailable for a parked execution once the orchestrator drains.
 
     Args:
         found: The execution if it runs here, or else its record.
@@ -99,6 +102,8 @@ class _Following:
                 self.at = await self._running(record)
                 if self.at is not None:
                     return
+                if record.wakes_at is not None and self._admission.is_draining:
+                    raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
                 if record.response is None and len(events) < FOLLOWED_AT_ONCE:
                     await changes.wait(_poll_s(record))
 
