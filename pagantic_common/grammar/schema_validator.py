@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from pagantic_common.domain.text.json_text import dump_json
 from pagantic_common.grammar.json_schema import Dialect, Schema, read_dialect, shorten
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -66,6 +67,13 @@ def build_validator(schema: Schema, *, ignore_formats: bool = False, mask: str |
         if isinstance(error, jsonschema_rs.ValidationError):
             raise _error_of(error) from None
         raise SchemaError(f"is not valid: {shorten(str(error))}") from None
+
+
+def check_schema(schema: Schema, max_chars: int) -> None:
+    """Raise SchemaError if a schema is not valid, or is longer than `max_chars` as JSON."""
+    if len(dump_json(schema)) > max_chars:
+        raise SchemaError(f"has more than {max_chars} characters")
+    build_validator(schema)
 
 
 def _without_unknown_dialect(schema: Schema) -> Schema:

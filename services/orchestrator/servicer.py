@@ -68,7 +68,7 @@ from services.orchestrator.convert.request import (
 from services.orchestrator.convert.response import response_to_proto, state_from_proto, state_to_proto
 from services.orchestrator.convert.steps import steps_to_proto
 from services.orchestrator.convert.wait import approval_to_proto, decision_from_proto, wait_to_proto
-from services.orchestrator.core.execution.wait import Signal, Wait, WaitKind
+from services.orchestrator.core.execution.wait import Wait, WaitKind
 from services.orchestrator.core.model.keys import Account, ExecutionKey, SessionKey, account_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -273,9 +273,15 @@ class OrchestratorServicer(rpc.OrchestratorServiceServicer):
     async def SignalExecution(self, request: pb.SignalExecutionRequest, context: Context) -> pb.SignalExecutionResponse:
         key = _execution(require_id("request_id", request.request_id))
         signal_id = request.signal_id or self._executions.new_request_id()
-        signal = Signal(signal_id, request.name, request.payload_json, current_principal().subject)
         await self._record("SignalExecution", request_id=key.request_id)
-        await self._waits.signal(key, signal, lambda payload: self._guards.check_payload(payload, _account()))
+        await self._waits.signal(
+            key,
+            request.name,
+            request.payload_json,
+            lambda payload: self._guards.check_payload(payload, _account()),
+            signal_id=signal_id,
+            subject=current_principal().subject,
+        )
         await self._executions.wake(key)
         return pb.SignalExecutionResponse(signal_id=signal_id)
 

@@ -227,11 +227,11 @@ async def test_a_kept_signal_prevents_the_parking_and_makes_a_parked_execution_d
     await admit(journal, "r")
     until = NOW + timedelta(days=7)
     await journal.begin_wait(key, Wait("r", "plan/paid", WaitKind.SIGNAL, NOW, until, "paid"))
-    await journal.add_signal(key, Signal("1", "other", "null"))
+    await journal.add_signal(key, Signal("1", "other", "null", b"d" * 32))
     assert await journal.park(key, until, ["plan/paid"])
-    await journal.add_signal(key, Signal("2", "other", "null"))
+    await journal.add_signal(key, Signal("2", "other", "null", b"d" * 32))
     assert await journal.due(9) == [], "nobody waits for this signal"
-    await journal.add_signal(key, Signal("3", "paid", "null"))
+    await journal.add_signal(key, Signal("3", "paid", "null", b"d" * 32))
     assert await journal.due(9) == [key]
     assert await journal.claim(key)
     assert not await journal.park(key, until, ["plan/paid"]), "the signal can be taken"

@@ -157,7 +157,7 @@ async def test_content_of_another_execution_is_found(opened, place):
         await admit(journal, name, kept=KeptRequest(name.encode(), {"note": name}))
         asked = Wait(name, "c1", WaitKind.APPROVAL, NOW, NOW + timedelta(minutes=5), "send", "why", "{}")
         await journal.begin_wait(execution(name), asked)
-        await journal.add_signal(execution(name), Signal("s1", "paid", f'"{name}"'))
+        await journal.add_signal(execution(name), Signal("s1", "paid", f'"{name}"', b"d" * 32))
         stored = replace(await journal.get(execution(name)), last_failure=failure_of(ErrorCode.TOOL_TIMEOUT, name))
         await journal.write(replace(happened(stored, 1), entries=(SAID,), position=1))
         await journal.write(ended(stored, 2))

@@ -169,7 +169,7 @@ class Life:
             case 2:
                 await journal.update_metadata(key, {"note": self._text(), "more": self._text()}, ["other"])
             case 3:
-                await journal.add_signal(key, Signal(self._random.choice("abc"), "paid", self._text()))
+                await journal.add_signal(key, Signal(self._random.choice("abc"), "paid", self._text(), b"d" * 32))
             case 4:
                 await journal.get(key)
                 await journal.begin_wait(key, Wait(key.request_id, "plan/x", WaitKind.SIGNAL, NOW, later, "paid"))
@@ -177,7 +177,7 @@ class Life:
                     taken = Resolution(Decision.SIGNALLED, NOW, payload_json=signal.payload_json, signal_id=signal.id)
                     await journal.take_signal(key, "plan/x", taken)
             case 5:
-                await journal.drop_signal(key, self._random.choice("abc"))
+                await journal.drop_signal(key, "plan/x", self._random.choice("abc"))
 
     async def _forget(self, journal, tenant):
         if self._random.random() < 0.1:
@@ -230,7 +230,7 @@ async def test_an_execution_that_runs_again_counts_what_is_left(journal):
     await admit(journal, kept=KeptRequest(b"request", {"note": "x"}))
     asked = Wait("r", "c1", WaitKind.APPROVAL, NOW, NOW + timedelta(minutes=5), "send", "why", "{}")
     await journal.begin_wait(execution("r"), asked)
-    await journal.add_signal(execution("r"), Signal("s1", "paid", "1"))
+    await journal.add_signal(execution("r"), Signal("s1", "paid", "1", b"d" * 32))
     stored = replace(await journal.get(execution("r")), last_failure=failure_of(ErrorCode.TOOL_TIMEOUT, "late"))
     await journal.write(happened(stored, 1))
     await journal.write(ended(stored, 2))
@@ -265,8 +265,9 @@ async def test_an_earlier_journal_is_counted_when_it_is_opened(database_url):
 def _back_to_revision_12(database_url):
     engine = create_engine(check_url(database_url))
     with engine.begin() as db:
-        for index in ("executions_by_size", "executions_parked"):
+        for index in ("executions_by_size", "executions_parked", "waits_open"):
             db.execute(text(f"DROP INDEX {index}"))
+        db.execute(text("CREATE INDEX approvals_open ON approvals (tenant, requested_at) WHERE is_open = 1"))
         db.execute(text("DROP TABLE signals"))
         for table, column in (
             ("approvals", "kind"),

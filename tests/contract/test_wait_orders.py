@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pagantic_common.domain.errors import Conflict, PreconditionFailed
 from pagantic_common.testing.clock import FakeClock
 from services.orchestrator.adapters.journal.sql_journal import SqlJournal
-from services.orchestrator.core.execution.wait import Decision, Resolution, Signal, Wait, WaitKind
+from services.orchestrator.core.execution.wait import Decision, Resolution, Signal, Wait, WaitKind, digest_of
 from services.orchestrator.ports.journal import Durability
 from tests.support.databases import sqlite_url
 from tests.support.examples import examples
@@ -23,6 +23,10 @@ KEY = execution("r")
 WAITS = ("plan/a", "plan/b")
 DAY_S = 86_400.0
 OPERATIONS = ("signal", "send again", "begin", "take", "pass", "park", "claim", "crash", "end")
+
+
+def signal_of(signal_id, payload_json):
+    return Signal(signal_id, "go", payload_json, digest_of("go", payload_json))
 
 
 class Life:
@@ -39,7 +43,7 @@ class Life:
         await self.check()
 
     async def _signal(self, journal, _number):
-        signal = Signal(f"s{len(self.sent)}", "go", str(len(self.sent)))
+        signal = signal_of(f"s{len(self.sent)}", str(len(self.sent)))
         if self.has_ended:
             with pytest.raises(PreconditionFailed):
                 await journal.add_signal(KEY, signal)
@@ -53,7 +57,7 @@ class Life:
         signal = self.sent[number % len(self.sent)]
         await journal.add_signal(KEY, signal)
         with pytest.raises(Conflict):
-            await journal.add_signal(KEY, Signal(signal.id, "go", "other"))
+            await journal.add_signal(KEY, signal_of(signal.id, "other"))
 
     @property
     def _runs(self):

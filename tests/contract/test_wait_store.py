@@ -4,15 +4,19 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from pagantic_common.domain.errors import Conflict, InvalidRequest, NotFound, Overloaded, PreconditionFailed
 from services.orchestrator.core.execution.wait import (
     MAX_KEPT_SIGNALS,
     Decision,
     Resolution,
-    Signal,
     Wait,
     WaitKind,
+    digest_of,
+)
+from services.orchestrator.core.execution.wait import (
+    Signal as SentSignal,
 )
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.tools.taint import TaintedSpan
@@ -28,6 +32,10 @@ ASKED = Wait("r1", "c1", WaitKind.APPROVAL, AT, LATER, "send", "why", '{"to": ["
 YES = Resolution(Decision.APPROVED, AT + timedelta(seconds=1), "ann", '{"to": []}', "fine")
 PAID = Wait("r1", "plan/b", WaitKind.SIGNAL, AT, LATER, "paid", "the invoice", schema_json='{"type": "object"}')
 TIMER = Wait("r1", "plan/t", WaitKind.TIMER, AT, LATER)
+
+
+def Signal(signal_id, name, payload_json, subject=""):
+    return SentSignal(signal_id, name, payload_json, digest_of(name, payload_json), subject)
 
 
 def came(signal, **fields):
@@ -115,6 +123,27 @@ async def test_waits_of_each_kind_are_stored_and_selected(journal):
     assert await open_waits(journal) == [ASKED, PAID]
 
 
+async def test_a_wait_belongs_to_an_execution_and_a_question_to_its_words(journal):
+    with pytest.raises(NotFound):
+        await journal.begin_wait(KEY, PAID)
+    await begin(journal, "r1")
+    asked = Wait("r1", "call_0", WaitKind.QUESTION, AT, LATER, "call_0", "When?")
+    await journal.begin_wait(KEY, asked)
+    await journal.resolve_wait(KEY, "call_0", Resolution(Decision.SIGNALLED, AT, payload_json='"at eight"'))
+    other = replace(asked, reason="Where?")
+    assert await journal.begin_wait(KEY, other) is other, "an engine may use an id again"
+
+
+@pytest.mark.sql_only
+async def test_an_earlier_version_lists_approvals_alone(journal):
+    await begin(journal, "r1")
+    for wait in (ASKED, PAID, TIMER):
+        await journal.begin_wait(KEY, wait)
+    with journal._engine.connect() as db:
+        query = text("SELECT tool_call_id FROM approvals WHERE is_open = 1")
+        assert db.execute(query).scalars().all() == ["c1"]
+
+
 async def test_an_execution_that_ended_waits_for_nothing(journal):
     await begin(journal, "r1")
     await journal.begin_wait(KEY, ASKED)
@@ -151,7 +180,9 @@ async def test_signals_of_a_name_are_taken_in_their_order(journal):
     await journal.begin_wait(KEY, PAID)
     assert await journal.take_signal(KEY, "plan/b", came(first)) == PAID.resolved(came(first))
     assert await journal.next_signal(KEY, "paid") == second
-    await journal.drop_signal(KEY, "a")
+    await journal.begin_wait(KEY, replace(PAID, id="plan/c"))
+    assert await journal.drop_signal(KEY, "plan/c", "a")
+    assert not await journal.drop_signal(KEY, "plan/c", "a")
     assert await journal.next_signal(KEY, "paid") is None
     assert await journal.next_signal(KEY, "shipped") == other
 
@@ -163,6 +194,7 @@ async def test_a_signal_is_taken_once_and_by_the_first_open_wait(journal):
         await journal.begin_wait(KEY, wait)
     await journal.add_signal(KEY, signal)
     assert await journal.take_signal(KEY, "plan/b", came(signal)) == PAID, "another wait comes first"
+    assert not await journal.drop_signal(KEY, "plan/b", "1"), "another wait comes first"
     assert (await journal.take_signal(KEY, "plan/a", came(signal))).resolution == came(signal)
     assert await journal.take_signal(KEY, "plan/b", came(signal)) == PAID, "it was taken"
 
@@ -173,14 +205,16 @@ async def test_a_signal_may_be_sent_again_under_its_id(journal):
     await journal.begin_wait(KEY, PAID)
     for _ in range(2):
         await journal.add_signal(KEY, signal)
-    for changed in (replace(signal, payload_json="2"), replace(signal, name="other")):
+    for changed in (Signal("1", "paid", "2"), Signal("1", "other", '"secret"')):
         with pytest.raises(Conflict, match="another name or payload"):
             await journal.add_signal(KEY, changed)
     await journal.take_signal(KEY, "plan/b", came(signal))
     await journal.add_signal(KEY, replace(signal, subject="bob"))
     assert await journal.next_signal(KEY, "paid") is None
     with pytest.raises(Conflict):
-        await journal.add_signal(KEY, replace(signal, payload_json="2"))
+        await journal.add_signal(KEY, Signal("1", "paid", "2"))
+    assert await journal.signal_digest(KEY, "1") == signal.digest
+    assert await journal.signal_digest(KEY, "2") is None
 
 
 async def test_kept_signals_have_a_bound_for_each_execution(journal):
@@ -190,7 +224,8 @@ async def test_kept_signals_have_a_bound_for_each_execution(journal):
     with pytest.raises(Overloaded, match="keeps at most 64"):
         await journal.add_signal(KEY, Signal("more", "paid", "1"))
     await journal.add_signal(ExecutionKey("default", "r2"), Signal("more", "paid", "1"))
-    await journal.drop_signal(KEY, "0")
+    await journal.begin_wait(KEY, PAID)
+    assert await journal.drop_signal(KEY, "plan/b", "0")
     await journal.add_signal(KEY, Signal("more", "paid", "1"))
 
 

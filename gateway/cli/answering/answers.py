@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import typer
 
@@ -27,7 +27,7 @@ from pagantic_common.client.descriptions import (
     describe_votes,
 )
 from pagantic_common.client.event_descriptions import describe_event
-from pagantic_common.domain.errors import PaganticError
+from pagantic_common.domain.errors import InvalidRequest, PaganticError
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
 from pagantic_common.domain.text.terminal import WordWrap, plain_json, plain_text
 
@@ -196,17 +196,18 @@ def _answer(client: Client, question: wait_pb2.Wait) -> None:
     except typer.Abort:
         raise KeyboardInterrupt from None
     try:
-        client.signal(question.request_id, question.name, _payload_of(text, question))
+        _send_answer(client, question, text)
     except PaganticError as error:  # For example, the answer came too late. The execution continues.
         note(str(error))
 
 
-def _payload_of(text: str, question: wait_pb2.Wait) -> Any:
-    """Return the payload for a typed answer: JSON if the question has a schema, otherwise the text."""
+def _send_answer(client: Client, question: wait_pb2.Wait, text: str) -> None:
+    """Send a typed answer, as JSON if the question has a schema that takes it, otherwise as text."""
     if question.schema_json:
-        with suppress(JsonTextError):
-            return parse_json(text)
-    return text
+        with suppress(JsonTextError, InvalidRequest):
+            client.signal(question.request_id, question.name, parse_json(text))
+            return
+    client.signal(question.request_id, question.name, text)
 
 
 def _note_wait(event: event_pb2.ExecutionEvent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ class Executions(Approvals):
         InvalidRequest if the payload violates the step's schema, and Overloaded if too many signals are kept.
         """
         request = pb.SignalExecutionRequest(
-            request_id=request_id, name=name, payload_json=dump_json(payload), signal_id=signal_id
+            request_id=request_id, name=name, payload_json=dump_json(payload), signal_id=signal_id or str(uuid.uuid4())
         )
         return await self.send_signal(request)
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pagantic_common.domain.clock import Clock
 from pagantic_common.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from pagantic_common.domain.ids import require_id
-from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from services.orchestrator.core.execution.wait import (
     MAX_REASON_CHARS,
     MAX_SIGNAL_BYTES,
@@ -20,17 +20,17 @@ from services.orchestrator.core.execution.wait import (
     Signal,
     Wait,
     WaitKind,
+    digest_of,
     violation_of,
 )
 from services.orchestrator.core.model.keys import ExecutionKey
-from services.orchestrator.ports.page import Page, page_limit
+from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
 from services.orchestrator.ports.waits import WaitStore
 
 POLL_S = 2.0  # poll interval for ends that another orchestrator stores without a notification
 MAX_ARGUMENTS_BYTES = 256 * 1024
 PARKED_WAIT_S = 7 * 86_400.0
 EVERY_KIND = frozenset(WaitKind)
-TAKING_SIGNALS = frozenset({WaitKind.SIGNAL, WaitKind.QUESTION})
 
 # Reports a dropped signal, with the reason.
 Dropped = Callable[[Signal, str], Awaitable[None]]
@@ -89,8 +89,9 @@ class Waits:
     async def _take_signal(self, key: ExecutionKey, wait: Wait, dropped: Dropped) -> Wait:
         while (signal := await self._store.next_signal(key, wait.name)) is not None:
             if violation := await asyncio.to_thread(violation_of, wait.schema_json, signal.payload_json):
+                if not await self._store.drop_signal(key, wait.id, signal.id):
+                    return wait
                 await dropped(signal, violation)
-                await self._store.drop_signal(key, signal.id)
                 continue
             resolution = Resolution(
                 Decision.SIGNALLED, self._clock.now(), signal.subject, signal.payload_json, signal_id=signal.id
@@ -138,24 +139,39 @@ class Waits:
             raise PreconditionFailed(f"call {tool_call_id!r} is no longer pending: {_decision_of(approval)}")
         return approval
 
-    async def signal(self, key: ExecutionKey, signal: Signal, check_content: Callable[[str], Awaitable[str]]) -> None:
-        """Send a signal to an execution. A wait for its name takes the signal, now or when it begins.
+    async def signal(
+        self,
+        key: ExecutionKey,
+        name: str,
+        payload_json: str,
+        check_content: Callable[[str], Awaitable[str]],
+        *,
+        signal_id: str,
+        subject: str = "",
+    ) -> None:
+        """Send a signal to an execution. A wait of its name takes it, or it is kept until such a wait begins.
 
-        `check_content` returns the payload after the guards' changes. Raises InvalidRequest if the signal is malformed
-        or violates the schema of the wait that would take it, and the errors of `WaitStore.add_signal` and the guards.
+        `check_content` returns the payload as the guards leave it. A signal that was sent before is checked no more.
+        Raises InvalidRequest if the signal is malformed, or breaks the schema of the wait that would take it, and the
+        errors of `WaitStore.add_signal` and of the guards.
         """
         require_id("request_id", key.request_id)
-        require_id("signal_id", signal.id)
-        signal = replace(signal, payload_json=await check_content(_checked_payload(signal)))
-        for wait in (await self._open_of(key, signal.name))[:1]:
-            if violation := await asyncio.to_thread(violation_of, wait.schema_json, signal.payload_json):
-                raise InvalidRequest(f"payload_json does not satisfy the schema of wait {wait.id!r}: {violation}")
-        await self._store.add_signal(key, signal)
+        require_id("signal_id", signal_id)
+        payload_json = _canonical_payload(name, payload_json)
+        digest = digest_of(name, payload_json)
+        if await self._store.signal_digest(key, signal_id) != digest:
+            payload_json = await check_content(payload_json)
+            await self._check_against_wait(key, name, payload_json)
+        await self._store.add_signal(key, Signal(signal_id, name, payload_json, digest, subject))
 
-    async def _open_of(self, key: ExecutionKey, name: str) -> list[Wait]:
-        """Return the open waits of an execution for a signal name, in the order in which they take signals."""
-        waits = (await self.list_open(key.tenant, key.request_id, kinds=TAKING_SIGNALS)).items
-        return sorted((wait for wait in waits if wait.name == name), key=lambda wait: wait.id)
+    async def _check_against_wait(self, key: ExecutionKey, name: str, payload_json: str) -> None:
+        """Raise InvalidRequest if the payload breaks the schema of the open wait that would take it."""
+        page = await self._store.list_waits(
+            tenant=key.tenant, limit=MAX_PAGE, after="", request_id=key.request_id, kinds=EVERY_KIND, name=name
+        )
+        for wait in sorted(page.items, key=lambda wait: wait.id)[:1]:
+            if violation := await asyncio.to_thread(violation_of, wait.schema_json, payload_json):
+                raise InvalidRequest(f"payload_json does not satisfy the schema of wait {wait.id!r}: {violation}")
 
     async def list_open(
         self,
@@ -199,16 +215,17 @@ def _decision_of(approval: Wait) -> str:
     return f"it is {approval.resolution.decision.lower()}"
 
 
-def _checked_payload(signal: Signal) -> str:
-    """Return the payload of a signal as JSON. Raises InvalidRequest if the signal is malformed."""
-    if not SIGNAL_NAME.fullmatch(signal.name):
-        raise InvalidRequest(f"name is {signal.name[:80]!r}: it needs 1 to 128 letters, digits and . _ : / # -")
-    size_bytes = len(signal.payload_json.encode(errors="replace"))
+def _canonical_payload(name: str, payload_json: str) -> str:
+    """Return the payload of a signal as JSON in which each name of an object occurs once.
+
+    Raises InvalidRequest if the signal is malformed.
+    """
+    if not SIGNAL_NAME.fullmatch(name):
+        raise InvalidRequest(f"name is {name[:80]!r}: it needs 1 to 128 letters, digits and . _ : / # -")
+    size_bytes = len(payload_json.encode(errors="replace"))
     if size_bytes > MAX_SIGNAL_BYTES:
         raise InvalidRequest(f"payload_json has {size_bytes} bytes: it may have {MAX_SIGNAL_BYTES}")
-    payload_json = signal.payload_json or "null"
     try:
-        parse_json(payload_json, is_rewritable=True)
+        return dump_json(parse_json(payload_json or "null", is_rewritable=True))
     except JsonTextError as error:
         raise InvalidRequest(f"payload_json is not JSON: {error}") from None
-    return payload_json

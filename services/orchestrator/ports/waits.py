@@ -33,11 +33,12 @@ class WaitStore(Changes, Protocol):
         """
 
     async def list_waits(
-        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind]
+        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind], name: str = ""
     ) -> Page[Wait]:
         """Return the open waits of these kinds in a tenant's executions, oldest first.
 
-        If `request_id` is not empty, only waits of that execution are returned. `after` is the token from the previous
+        If `request_id` is not empty, only waits of that execution are returned; if `name` is not empty, only waits that
+        take signals of that name. A page may be short if its waits are large. `after` is the token from the previous
         page. Raises InvalidRequest if the token is invalid.
         """
 
@@ -48,6 +49,9 @@ class WaitStore(Changes, Protocol):
         has the id, and Overloaded if too many signals are kept.
         """
 
+    async def signal_digest(self, key: ExecutionKey, signal_id: str) -> bytes | None:
+        """Return the digest of a signal that was sent, or None."""
+
     async def next_signal(self, key: ExecutionKey, name: str) -> Signal | None:
         """Return the earliest kept signal with a name, or None."""
 
@@ -57,5 +61,5 @@ class WaitStore(Changes, Protocol):
         The wait stays unchanged if the signal is not kept, or if an open wait for the same name has a smaller id.
         """
 
-    async def drop_signal(self, key: ExecutionKey, signal_id: str) -> None:
-        """Stop keeping a signal."""
+    async def drop_signal(self, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:
+        """Keep a signal no longer, under the conditions of `take_signal`. Return whether it was dropped."""

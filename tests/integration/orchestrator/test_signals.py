@@ -69,7 +69,7 @@ async def test_a_step_takes_the_signal_of_its_name(tmp_path, background):
         assert await waits(stub, 0) == []
         assert not (await get(stub, "p")).state.waiting_for
     assert outputs(response) == {"paid": {"amount": 3}}
-    assert response.content == '{"amount": 3}'
+    assert json.loads(response.content) == {"amount": 3}
     (began,) = [event.wait_began.wait for event in events if event.action == "wait.began"]
     (end,) = [event.wait_ended.wait for event in events if event.action == "wait.ended"]
     assert (began.wait_id, end.wait_id, end.resolution.signal_id) == ("plan/paid", "plan/paid", "s1")
@@ -159,7 +159,7 @@ async def test_a_payload_is_checked_against_the_schema_when_it_is_sent_or_else_w
         await signal(stub, {"amount": 3})
         response = await running
         events = await timeline(stub, "p")
-    assert response.content == '{"amount": 3}'
+    assert json.loads(response.content) == {"amount": 3}
     (dropped,) = [event.signal_dropped for event in events if event.action == "signal.dropped"]
     assert (dropped.name, dropped.signal_id) == ("paid", "wrong")
     assert "amount" in dropped.reason
@@ -237,6 +237,33 @@ async def test_text_of_a_payload_does_not_reach_a_tool_with_effects_unasked(tmp_
         await resolve(stub, REJECTED, call=asked.tool_call_id, request_id="p")
         assert (await running).error.code == error_pb2.ERROR_CODE_TOOL_DENIED
     assert tools.calls == []
+
+
+async def test_a_repeated_name_does_not_hide_text_of_a_payload(tmp_path):
+    async with guarded_orchestrator(tmp_path, words("input")) as stub:
+        running = asyncio.create_task(execute(stub, plan(PAID)))
+        await waits(stub)
+        request = pb.SignalExecutionRequest(request_id="p", name="paid")
+        request.payload_json = '{"note": "a heist", "note": "a picnic"}'
+        await call_unary("orchestrator", stub.SignalExecution, request)
+        assert json.loads((await running).content) == {"note": "a picnic"}
+
+
+async def test_a_wait_whose_turn_it_is_not_drops_no_signal(tmp_path):
+    parameters = {"a": {"signal": "go"}, "b": {"signal": "go", "payload_schema": {"type": "integer"}}}
+    steps = [step(name, "wait", depends_on=["none"], parameters=given) for name, given in parameters.items()]
+    async with orchestrator(tmp_path) as stub:
+        running = asyncio.create_task(execute(stub, plan(step("none", "validate"), *steps)))
+        await waits(stub, 2)
+        await signal(stub, "words", name="go", signal_id="s1")
+        await waits(stub, 1)
+        await signal(stub, "words", name="go", signal_id="s1")
+        with pytest.raises(InvalidRequest):
+            await signal(stub, "more words", name="go")
+        await signal(stub, 3, name="go")
+        response = await running
+        assert "signal.dropped" not in actions(await timeline(stub, "p"))
+    assert {result.name: result.output.raw_json for result in response.step_results[1:]} == {"a": '"words"', "b": "3"}
 
 
 async def test_guards_of_inputs_read_payloads(tmp_path):

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    literal_column,
     text,
 )
 
@@ -152,6 +153,8 @@ turns = Table(
     sqlite_with_rowid=False,
 )
 # The names refer to the first kind of wait, so that earlier versions can share the database.
+# They read rows whose is_open is 1 as open approvals.
+OPEN_APPROVAL, OPEN = 1, 2
 waits = Table(
     "approvals",
     TABLES,
@@ -163,15 +166,11 @@ waits = Table(
     Column("approval", SealedBytes("approvals.approval"), nullable=False, key="wait"),
     Column("kind", Text, nullable=False, server_default="APPROVAL"),
     Column("name", Text, nullable=False, server_default=""),  # the signal that ends the wait
-    Index(
-        "approvals_open",
-        "tenant",
-        "began_at",
-        sqlite_where=text("is_open = 1"),
-        postgresql_where=text("is_open = 1"),
-    ),
+    Index("waits_open", "tenant", "began_at", sqlite_where=text("is_open > 0"), postgresql_where=text("is_open > 0")),
     sqlite_with_rowid=False,
 )
+# SQLite uses the partial index only for a condition without a parameter.
+IS_OPEN = waits.c.is_open > literal_column("0")
 signals = Table(
     "signals",
     TABLES,

@@ -407,7 +407,7 @@ class Writes:
         state = db.execute(query).scalar_one_or_none()
         if state == PARKED:
             waits = tables.waits
-            is_open = and_(of_execution(waits, holder), waits.c.is_open == 1)
+            is_open = and_(of_execution(waits, holder), tables.IS_OPEN)
             wait_ids = db.execute(select(waits.c.wait_id).where(is_open).limit(MAX_NAMED_WAITS)).scalars()
             raise _turn_waits(session, request_id, list(wait_ids))
         return state is not None

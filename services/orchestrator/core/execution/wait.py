@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -88,14 +89,16 @@ class Wait:
     resolution: Resolution | None = None
 
     def is_for(self, other: Wait) -> bool:
-        """Return whether both are the same wait. A decision on a call is valid only for the same arguments."""
-        return (self.id, self.kind, self.name, self.arguments_json, self.schema_json) == (
-            other.id,
-            other.kind,
-            other.name,
-            other.arguments_json,
-            other.schema_json,
-        )
+        """Return whether both are the same wait.
+
+        A decision on a call is valid only for the same arguments, and an answer only for the same question.
+        """
+        return self._identity == other._identity
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        question = self.reason if self.kind is WaitKind.QUESTION else ""
+        return (self.id, self.kind, self.name, self.arguments_json, self.schema_json, question)
 
     @property
     def takes_signals(self) -> bool:
@@ -127,12 +130,22 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A signal that a caller sent to an execution. `subject` is empty if the caller has no name."""
+    """A signal that a caller sent to an execution.
+
+    `digest` is the hash of its name and of its payload before the guards changed it. `subject` is empty if the caller
+    has no name.
+    """
 
     id: str
     name: str
     payload_json: str
+    digest: bytes
     subject: str = ""
+
+
+def digest_of(name: str, payload_json: str) -> bytes:
+    """Return the SHA-256 of a signal's name and payload."""
+    return hashlib.sha256(f"{name}\n{payload_json}".encode()).digest()
 
 
 def violation_of(schema_json: str, payload_json: str) -> str:

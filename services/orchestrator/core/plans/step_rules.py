@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from pagantic_common.grammar.schema_validator import SchemaError, build_validator
+from pagantic_common.grammar.schema_validator import SchemaError, check_schema
 from services.orchestrator.core.model.plan import MAX_STEP_TIMEOUT_S, STEP_NAME, StepKind, ValueKind
 from services.orchestrator.core.model.retrieval import Retriever
 from services.orchestrator.core.plans.ranking import check_ranking
@@ -24,6 +24,7 @@ RETRIEVER_OF: Mapping[str, Retriever] = MappingProxyType(
 NAME_OF_RETRIEVER: Mapping[Retriever, str] = MappingProxyType({value: name for name, value in RETRIEVER_OF.items()})
 RETRIEVERS = tuple(RETRIEVER_OF)
 WAITS_FOR = ("signal", "duration_s", "until")
+MAX_PAYLOAD_SCHEMA_CHARS = 16_384
 MAX_WAIT_S = MAX_STEP_TIMEOUT_S
 RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (0, 2**31 - 1),
@@ -178,7 +179,7 @@ def _check_wait(parameters: Mapping[str, Any]) -> str:
     if "until" in parameters and read_time(parameters["until"]) is None:
         return "has an 'until' that is not a time with its offset, such as 2027-01-31T09:00:00Z"
     try:
-        build_validator(parameters.get("payload_schema", {}))
+        check_schema(parameters.get("payload_schema", {}), MAX_PAYLOAD_SCHEMA_CHARS)
     except SchemaError as error:
         return f"has a 'payload_schema' that {error}"
     return ""

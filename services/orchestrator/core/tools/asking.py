@@ -9,10 +9,11 @@ from pagantic_common.domain.errors import ErrorCode, InvalidRequest
 from pagantic_common.domain.messages import ToolDefinition, ToolSafety
 from pagantic_common.domain.text.json_text import JsonTextError, dump_json, parse_json
 from pagantic_common.grammar.arguments import ArgumentChecker, InvalidArguments
-from pagantic_common.grammar.schema_validator import SchemaError, build_validator
+from pagantic_common.grammar.schema_validator import SchemaError, check_schema
 
 NAME: Final = "ask_user"
 MAX_QUESTION_CHARS: Final = 4000
+MAX_SCHEMA_CHARS: Final = 16_384
 _SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -51,7 +52,7 @@ def read_question(arguments_json: str) -> UserQuestion:
         arguments = _CHECKER.parse(arguments_json)
         schema = arguments.get("schema")
         if schema is not None:
-            build_validator(schema)
+            check_schema(schema, MAX_SCHEMA_CHARS)
     except (InvalidArguments, SchemaError) as error:
         reason = f"argument 'schema' {error}" if isinstance(error, SchemaError) else str(error)
         text = f"tool {NAME!r} was not run: {reason}"

@@ -29,6 +29,7 @@ from typing import Any
 
 from pagantic_common.domain.messages import Message, Role, ToolDefinition, ToolSafety
 from pagantic_common.domain.text.json_text import JsonTextError, parse_json
+from services.orchestrator.core.tools.asking import NAME as ASK_USER
 from services.orchestrator.core.tools.compared_text import (
     between_breaks,
     grouped_of,
@@ -183,13 +184,13 @@ class Provenance:
     def add_result(self, tool: str, call_id: str, arguments_json: str, result: str) -> None:
         """Add the result of a call, unless it was already added.
 
-        The result is data, unless the call itself was tainted or the result contains whole documents.
+        The result is data, unless the call itself was tainted, or the result is an answer of a user or whole documents.
         """
         if call_id in self._calls:
             return
         self._calls.add(call_id)
         is_tainted = self.find_spans(arguments_json, ToolDefinition(tool, "", "", safety=ToolSafety.WRITE))
-        is_data = tool != DOCUMENT_SEARCH and not is_tainted
+        is_data = tool not in (DOCUMENT_SEARCH, ASK_USER) and not is_tainted
         self.distrust(result, f"{tool} ({call_id})", is_data=is_data)
 
     def find_spans(self, arguments_json: str, tool: ToolDefinition) -> tuple[TaintedSpan, ...]:

@@ -90,6 +90,7 @@ def _update_metadata(
 
 
 def _delete(db: Connection, key: ExecutionKey) -> None:
+    hold(db, executions, of_execution(executions, key))  # a parked execution could be woken meanwhile
     record = get_record(db, key)
     if record.response is None and not record.is_interrupted and record.wakes_at is None:
         raise PreconditionFailed(f"execution {key.request_id!r} runs: cancel it first")

@@ -14,7 +14,7 @@ from services.orchestrator.adapters.journal.access import JournalAccess
 from services.orchestrator.adapters.journal.changes.hub import EVERYTHING, topic_of
 from services.orchestrator.adapters.journal.database import translating_errors
 from services.orchestrator.adapters.journal.rows import IS_INTERRUPTED, IS_LIVE, IS_PARKED, PARKED, among, of_execution
-from services.orchestrator.adapters.journal.schema import executions, owners, signals, waits
+from services.orchestrator.adapters.journal.schema import IS_OPEN, executions, owners, signals, waits
 from services.orchestrator.adapters.journal.upkeep.owner_lock import OwnerLock
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.ports.journal import Ownership, Pulse
@@ -108,7 +108,7 @@ class SqlOwnership(JournalAccess, Ownership):
         mine = of_execution(executions, key), is_mine, IS_LIVE
         if db.execute(select(executions.c.ordinal).where(*mine).with_for_update()).first() is None:
             return False
-        is_open = and_(of_execution(waits, key), waits.c.wait_id.in_(list(wait_ids)), waits.c.is_open == 1)
+        is_open = and_(of_execution(waits, key), waits.c.wait_id.in_(list(wait_ids)), IS_OPEN)
         if db.execute(select(func.count()).select_from(waits).where(is_open)).scalar_one() < len(wait_ids):
             return False
         expected = select(waits.c.name).where(is_open)

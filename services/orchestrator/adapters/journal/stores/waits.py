@@ -7,7 +7,6 @@ storing a signal and parking the execution that waits for it exclude each other.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Collection
 from typing import Any
@@ -22,14 +21,13 @@ from services.orchestrator.adapters.journal.changes.hub import topic_of
 from services.orchestrator.adapters.journal.rows import (
     IS_PARKED,
     add_bytes,
-    get_record,
-    hold,
     of_execution,
     read_token,
+    read_within,
     token_of,
     wrong_token,
 )
-from services.orchestrator.adapters.journal.schema import executions, signals, waits
+from services.orchestrator.adapters.journal.schema import IS_OPEN, OPEN, OPEN_APPROVAL, executions, signals, waits
 from services.orchestrator.adapters.journal.sealing import content_size, opened, sealed
 from services.orchestrator.convert.wait import approval_from_proto, approval_to_proto, wait_from_proto, wait_to_proto
 from services.orchestrator.core.execution.wait import MAX_KEPT_SIGNALS, MAX_SIGNALS, Resolution, Signal, Wait, WaitKind
@@ -38,6 +36,8 @@ from services.orchestrator.ports.page import Page
 from services.orchestrator.ports.waits import WaitStore
 
 _DIGEST_BYTES = 32
+MAX_PAGE_BYTES = 2 * 1024 * 1024
+_OTHERS = [column for column in waits.c if column.name != waits.c.wait.name]
 _HAS_NOT_ENDED = and_(
     executions.c.tenant == waits.c.tenant,
     executions.c.request_id == waits.c.request_id,
@@ -63,11 +63,13 @@ class SqlWaits(JournalAccess, WaitStore):
         return resolved
 
     async def list_waits(
-        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind]
+        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind], name: str = ""
     ) -> Page[Wait]:
         at, execution, wait_id = waits.c.began_at, waits.c.request_id, waits.c.wait_id
-        query = select(waits).join(executions, _HAS_NOT_ENDED).order_by(at, execution, wait_id)
-        query = query.where(waits.c.tenant == tenant, waits.c.is_open == 1, waits.c.kind.in_(list(kinds)))
+        query = select(waits.c.wait, *_OTHERS).join(executions, _HAS_NOT_ENDED).order_by(at, execution, wait_id)
+        query = query.where(waits.c.tenant == tenant, IS_OPEN, waits.c.kind.in_(list(kinds)))
+        if name:
+            query = query.where(waits.c.name == name)
         if request_id:
             query = query.where(execution == request_id)
         if after:
@@ -80,6 +82,9 @@ class SqlWaits(JournalAccess, WaitStore):
         now_s = self._now_s()
         await self._commit(lambda db: self._add(db, key, signal, now_s), changed=[topic_of(key)])
 
+    async def signal_digest(self, key: ExecutionKey, signal_id: str) -> bytes | None:
+        return await self._read(key.tenant, lambda db: _digest_of(db, key, signal_id))
+
     async def next_signal(self, key: ExecutionKey, name: str) -> Signal | None:
         query = select(signals).where(of_execution(signals, key), signals.c.name == name, signals.c.is_kept == 1)
         query = query.order_by(signals.c.ordinal).limit(1)
@@ -90,11 +95,11 @@ class SqlWaits(JournalAccess, WaitStore):
         taken: Wait = await self._commit(lambda db: _take(db, key, wait_id, resolution, now_s))
         return taken
 
-    async def drop_signal(self, key: ExecutionKey, signal_id: str) -> None:
-        await self._commit(lambda db: _settle(db, key, signal_id))
+    async def drop_signal(self, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:
+        return bool(await self._commit(lambda db: _settle_for(db, key, wait_id, signal_id)))
 
     def _begin(self, db: Connection, key: ExecutionKey, wait: Wait) -> Wait:
-        hold(db, executions, of_execution(executions, key))
+        _hold(db, key)
         row = db.execute(select(waits).where(_of_wait(key, wait.id))).first()
         stored = None if row is None else _wait_of(db, row)
         if stored is not None and stored.is_for(wait):
@@ -107,7 +112,7 @@ class SqlWaits(JournalAccess, WaitStore):
             "kind": wait.kind.value,
             "name": wait.name if wait.takes_signals else "",
             "began_at": wait.began_at.timestamp(),
-            "is_open": 1,
+            "is_open": OPEN_APPROVAL if wait.kind is WaitKind.APPROVAL else OPEN,
             "wait": sealed(db, waits.c.wait, content, *key, wait.id),
         }
         added = self._insert(waits).values(values)
@@ -118,13 +123,12 @@ class SqlWaits(JournalAccess, WaitStore):
         return wait
 
     def _add(self, db: Connection, key: ExecutionKey, signal: Signal, now_s: float) -> None:
-        hold(db, executions, of_execution(executions, key))
-        has_ended = get_record(db, key).response is not None
-        row = db.execute(select(signals).where(_of_signal(key, signal.id))).first()
-        if row is not None:
-            if opened(db, signals.c.signal, row.signal, *key, signal.id)[:_DIGEST_BYTES] != _digest_of(signal):
-                raise Conflict(f"signal_id {signal.id!r} was used for another name or payload")
+        has_ended = _hold(db, key)
+        digest = _digest_of(db, key, signal.id)
+        if digest == signal.digest:
             return
+        if digest is not None:
+            raise Conflict(f"signal_id {signal.id!r} was used for another name or payload")
         if has_ended:
             raise PreconditionFailed(f"execution {key.request_id!r} has ended, so it takes no signals")
         counts = select(func.count(), func.coalesce(func.sum(signals.c.is_kept), 0)).where(of_execution(signals, key))
@@ -134,7 +138,7 @@ class SqlWaits(JournalAccess, WaitStore):
                 f"execution {key.request_id!r} has {count} signals, of which {kept_count} are kept: it keeps at most "
                 f"{MAX_KEPT_SIGNALS}, and takes at most {MAX_SIGNALS}"
             )
-        content = _digest_of(signal) + signal.payload_json.encode()
+        content = signal.digest + signal.payload_json.encode()
         values = {
             "signal_id": signal.id,
             "ordinal": count,
@@ -145,7 +149,7 @@ class SqlWaits(JournalAccess, WaitStore):
         }
         db.execute(self._insert(signals).values(key._asdict() | values))
         add_bytes(db, executions, of_execution(executions, key), ROW_BYTES + len(content))
-        if db.execute(select(waits.c.wait_id).where(_is_open(key, signal.name))).first() is not None:
+        if _first_open(db, key, signal.name) is not None:
             _make_due(db, key, now_s)
 
 
@@ -153,25 +157,37 @@ def _of_wait(key: ExecutionKey, wait_id: str) -> Any:
     return and_(of_execution(waits, key), waits.c.wait_id == wait_id)
 
 
-def _is_open(key: ExecutionKey, name: str) -> Any:
-    """Return the condition that selects the open waits that take signals of a name."""
-    return and_(of_execution(waits, key), waits.c.is_open == 1, waits.c.name == name)
+def _hold(db: Connection, key: ExecutionKey) -> bool:
+    """Hold off other changes of an execution, and return whether it has ended. Raises NotFound if it does not exist."""
+    query = select(executions.c.response.is_not(None)).where(of_execution(executions, key)).with_for_update()
+    has_ended = db.execute(query).scalar_one_or_none()
+    if has_ended is None:
+        raise NotFound(f"no execution has request_id {key.request_id!r}")
+    return bool(has_ended)
+
+
+def _first_open(db: Connection, key: ExecutionKey, name: str) -> str | None:
+    """Return the id of the open wait that takes the next signal of a name, or None."""
+    query = select(func.min(waits.c.wait_id)).where(of_execution(waits, key), IS_OPEN, waits.c.name == name)
+    first: str | None = db.execute(query).scalar_one()
+    return first
 
 
 def _of_signal(key: ExecutionKey, signal_id: str) -> Any:
     return and_(of_execution(signals, key), signals.c.signal_id == signal_id)
 
 
-def _digest_of(signal: Signal) -> bytes:
-    return hashlib.sha256(f"{signal.name}\n{signal.payload_json}".encode()).digest()
+def _digest_of(db: Connection, key: ExecutionKey, signal_id: str) -> bytes | None:
+    stored = db.execute(select(signals.c.signal).where(_of_signal(key, signal_id))).scalar_one_or_none()
+    return None if stored is None else opened(db, signals.c.signal, stored, *key, signal_id)[:_DIGEST_BYTES]
 
 
-def _page(db: Connection, found: Select[Any], limit: int) -> Page[Wait]:
-    rows = db.execute(found.limit(limit + 1)).all()
-    page = [_wait_of(db, row) for row in rows[:limit]]
-    if len(rows) <= limit:
+def _page(db: Connection, query: Select[Any], limit: int) -> Page[Wait]:
+    rows, has_more = read_within(db, query.limit(limit + 1), limit, MAX_PAGE_BYTES)
+    page = [_wait_of(db, row) for row in rows]
+    if not has_more:
         return Page(page)
-    last = rows[limit - 1]
+    last = rows[-1]
     return Page(page, token_of(last.began_at.hex(), last.request_id, last.wait_id))
 
 
@@ -196,12 +212,12 @@ def _row(db: Connection, key: ExecutionKey, wait_id: str) -> Row[Any]:
 
 
 def _resolve(db: Connection, key: ExecutionKey, wait_id: str, resolution: Resolution, now_s: float) -> Wait:
-    hold(db, executions, of_execution(executions, key))
+    has_ended = _hold(db, key)
     row = _row(db, key, wait_id)
     wait = _wait_of(db, row)
     if wait.resolution is not None:
         return wait
-    if get_record(db, key).response is not None:
+    if has_ended:
         raise PreconditionFailed(f"execution {key.request_id!r} has ended, so its calls need no approval")
     resolved = wait.resolved(resolution)
     content = _encoded(resolved)
@@ -218,12 +234,16 @@ def _make_due(db: Connection, key: ExecutionKey, now_s: float) -> None:
 
 
 def _take(db: Connection, key: ExecutionKey, wait_id: str, resolution: Resolution, now_s: float) -> Wait:
-    hold(db, executions, of_execution(executions, key))
-    row = _row(db, key, wait_id)
-    first = select(func.min(waits.c.wait_id)).where(_is_open(key, row.name))
-    if db.execute(first).scalar_one() != wait_id or not _settle(db, key, resolution.signal_id):
-        return _wait_of(db, row)
+    if not _settle_for(db, key, wait_id, resolution.signal_id):
+        return _wait_of(db, _row(db, key, wait_id))
     return _resolve(db, key, wait_id, resolution, now_s)
+
+
+def _settle_for(db: Connection, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:
+    """Forget the payload of a kept signal, unless another open wait comes first. Return whether it was forgotten."""
+    _hold(db, key)
+    is_first = _first_open(db, key, _row(db, key, wait_id).name) == wait_id
+    return is_first and _settle(db, key, signal_id)
 
 
 def _settle(db: Connection, key: ExecutionKey, signal_id: str) -> bool:
@@ -243,7 +263,7 @@ def _signal_of(db: Connection, key: ExecutionKey, row: Row[Any] | None) -> Signa
     if row is None:
         return None
     content = opened(db, signals.c.signal, row.signal, *key, row.signal_id)
-    return Signal(row.signal_id, row.name, content[_DIGEST_BYTES:].decode(), row.subject)
+    return Signal(row.signal_id, row.name, content[_DIGEST_BYTES:].decode(), content[:_DIGEST_BYTES], row.subject)
 
 
 def _place_of(token: str) -> tuple[float, str, str]:

@@ -8,9 +8,13 @@ down_revision = "0014"
 
 
 def upgrade() -> None:
-    """Add the columns, and the table, whose rows PostgreSQL shows to their tenant alone."""
+    """Add the columns, an index of all open waits, and the table, whose rows PostgreSQL shows to their tenant alone."""
     op.add_column("approvals", sa.Column("kind", sa.Text, nullable=False, server_default="APPROVAL"))
     op.add_column("approvals", sa.Column("name", sa.Text, nullable=False, server_default=""))
+    op.drop_index("approvals_open", "approvals")
+    is_open = sa.text("is_open > 0")
+    columns = ["tenant", "requested_at"]
+    op.create_index("waits_open", "approvals", columns, sqlite_where=is_open, postgresql_where=is_open)
     op.create_table(
         "signals",
         sa.Column("tenant", sa.Text, primary_key=True),
