@@ -102,8 +102,6 @@ class _Following:
                 self.at = await self._running(record)
                 if self.at is not None:
                     return
-                if record.wakes_at is not None and self._admission.is_draining:
-                    raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
                 if record.response is None and len(events) < FOLLOWED_AT_ONCE:
                     await changes.wait(_poll_s(record))
 
@@ -111,6 +109,8 @@ class _Following:
         """Return the execution if it runs here, or is resumed here because nobody runs it."""
         if record.is_interrupted:
             return await self._admission.resume(record)
+        if record.wakes_at is not None and self._admission.is_draining:
+            raise Unavailable(SHUTTING_DOWN, retry_after_s=RESTART_S)
         return await self._admission.running(record.key)
 
 
