@@ -296,7 +296,7 @@ async def test_a_parked_execution_is_deleted_with_what_it_waits_for(tmp_path, de
 async def test_another_orchestrator_wakes_what_this_one_parked(tmp_path, postgres_url):
     other_services = asking()
     async with (
-        orchestrator(tmp_path, asking(), url=postgres_url, owner="a", presence=LOOP) as one,
+        orchestrator(tmp_path, asking(), url=postgres_url, owner="a") as one,
         orchestrator(tmp_path, other_services, url=postgres_url, owner="b", presence=LOOP) as other,
     ):
         other_services.inference.outputs = [answer("said by the other")]
