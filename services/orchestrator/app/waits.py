@@ -67,24 +67,28 @@ class Waits:
         return stored, stored is wait
 
     async def until_resolved(self, key: ExecutionKey, wait: Wait, dropped: Dropped) -> Wait:
-        """Return a wait once it has ended by a decision, a signal or its time.
-
-        A kept signal is dropped if its payload violates the wait's schema.
-        """
+        """Return a wait once it has ended."""
         with self._store.watching(key) as execution:
-            while True:
-                stored = await self._store.get_wait(key, wait.id)
-                if not stored.is_for(wait):  # A decision about another call of this id does not count.
-                    return wait.resolved(Resolution(Decision.EXPIRED, self._clock.now()))
-                if stored.resolution is None and wait.takes_signals:
-                    stored = await self._take_signal(key, stored, dropped)
-                if stored.resolution is not None:
-                    return stored
+            while (ended := await self.resolved(key, wait, dropped)) is None:
                 left_s = (wait.expires_at - self._clock.now()).total_seconds()
-                if left_s <= 0:
-                    expired = Resolution(Decision.EXPIRED, wait.expires_at)
-                    return await self._store.resolve_wait(key, wait.id, expired)
-                await execution.wait(POLL_S, left_s)
+                await execution.wait(POLL_S, max(0.0, left_s))
+            return ended
+
+    async def resolved(self, key: ExecutionKey, wait: Wait, dropped: Dropped) -> Wait | None:
+        """Return a wait with its end, if a decision, a kept signal or its time ends it, otherwise None.
+
+        A kept signal whose payload breaks the schema of the wait is dropped.
+        """
+        stored = await self._store.get_wait(key, wait.id)
+        if not stored.is_for(wait):  # A decision about another call of this id does not count.
+            return wait.resolved(Resolution(Decision.EXPIRED, self._clock.now()))
+        if stored.resolution is None and wait.takes_signals:
+            stored = await self._take_signal(key, stored, dropped)
+        if stored.resolution is not None:
+            return stored
+        if self._clock.now() < wait.expires_at:
+            return None
+        return await self._store.resolve_wait(key, wait.id, Resolution(Decision.EXPIRED, wait.expires_at))
 
     async def _take_signal(self, key: ExecutionKey, wait: Wait, dropped: Dropped) -> Wait:
         while (signal := await self._store.next_signal(key, wait.name)) is not None:

@@ -32,9 +32,12 @@ async def ended_wait(key: ExecutionKey, wait: Wait, scope: RunScope) -> Wait:
     if is_new:
         began = events.ApprovalRequested(begun) if is_approval else events.WaitBegan(begun)
         await scope.recorder.emit(began, is_durable=True, tool_call_id=call_id, caused_by=scope.cause)
-    waiting = scope.branches.waiting(wait.id, begun.expires_at) if scope.may_park else nullcontext()
-    with waiting:
-        ended = await scope.services.waits.until_resolved(key, begun, report_dropped)
+    # An execution whose wait can end at once is not parked.
+    ended = await scope.services.waits.resolved(key, begun, report_dropped)
+    if ended is None:
+        waiting = scope.branches.waiting(wait.id, begun.expires_at) if scope.may_park else nullcontext()
+        with waiting:
+            ended = await scope.services.waits.until_resolved(key, begun, report_dropped)
     resolved = events.ApprovalResolved(ended) if is_approval else events.WaitEnded(ended.without_payload())
     await scope.recorder.emit(resolved, duration_s=ended.waited_s, tool_call_id=call_id, caused_by=scope.cause)
     return ended
