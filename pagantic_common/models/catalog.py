@@ -17,7 +17,7 @@ class CatalogModel(BaseModel):
     """A model of the catalog, in a single package or split into parts of equal size; the last part may be shorter.
 
     Attributes:
-        package: Name of the package; `{part}` is a placeholder for the number of the part, from 1.
+        package: Name of the package, in which `{part}` stands for the number of the part, from 1.
         member: End of the file name, inside the package, of the model or of its part.
         part_bytes: Size of a part, or 0 for a model in a single package.
     """

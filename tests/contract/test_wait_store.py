@@ -11,12 +11,10 @@ from services.orchestrator.core.execution.wait import (
     MAX_KEPT_SIGNALS,
     Decision,
     Resolution,
+    Signal,
     Wait,
     WaitKind,
     digest_of,
-)
-from services.orchestrator.core.execution.wait import (
-    Signal as SentSignal,
 )
 from services.orchestrator.core.model.keys import ExecutionKey
 from services.orchestrator.core.tools.taint import TaintedSpan
@@ -34,8 +32,8 @@ PAID = Wait("r1", "plan/b", WaitKind.SIGNAL, AT, LATER, "paid", "the invoice", s
 TIMER = Wait("r1", "plan/t", WaitKind.TIMER, AT, LATER)
 
 
-def Signal(signal_id, name, payload_json, subject=""):
-    return SentSignal(signal_id, name, payload_json, digest_of(name, payload_json), subject)
+def sent(signal_id, name, payload_json, subject=""):
+    return Signal(signal_id, name, payload_json, digest_of(name, payload_json), subject)
 
 
 def came(signal, **fields):
@@ -147,20 +145,20 @@ async def test_an_earlier_version_lists_approvals_alone(journal):
 async def test_an_execution_that_ended_waits_for_nothing(journal):
     await begin(journal, "r1")
     await journal.begin_wait(KEY, ASKED)
-    await journal.add_signal(KEY, Signal("1", "paid", "1"))
+    await journal.add_signal(KEY, sent("1", "paid", "1"))
     await journal.write(ended(record("r1")))
     assert await open_waits(journal) == []
     with pytest.raises(PreconditionFailed, match="ended"):
         await journal.resolve_wait(KEY, "c1", YES)
     with pytest.raises(PreconditionFailed, match="ended"):
-        await journal.add_signal(KEY, Signal("2", "paid", "1"))
-    await journal.add_signal(KEY, Signal("1", "paid", "1"))
+        await journal.add_signal(KEY, sent("2", "paid", "1"))
+    await journal.add_signal(KEY, sent("1", "paid", "1"))
 
 
 async def test_an_execution_that_runs_again_begins_without_waits_and_signals(journal):
     await begin(journal, "r1")
     await journal.begin_wait(KEY, ASKED)
-    await journal.add_signal(KEY, Signal("1", "paid", "1"))
+    await journal.add_signal(KEY, sent("1", "paid", "1"))
     await journal.write(ended(record("r1")))
     before = await journal.get(KEY)
     assert await journal.admit_again(record("r1"), admitted("r1"), before) is not None
@@ -171,8 +169,8 @@ async def test_an_execution_that_runs_again_begins_without_waits_and_signals(jou
 
 async def test_signals_of_a_name_are_taken_in_their_order(journal):
     await begin(journal, "r1")
-    first, second = Signal("z", "paid", '{"n": 1}', "ann"), Signal("a", "paid", '{"n": 2}')
-    other = Signal("m", "shipped", "true")
+    first, second = sent("z", "paid", '{"n": 1}', "ann"), sent("a", "paid", '{"n": 2}')
+    other = sent("m", "shipped", "true")
     for signal in (first, other, second):
         await journal.add_signal(KEY, signal)
     assert await journal.next_signal(KEY, "none") is None
@@ -189,30 +187,33 @@ async def test_signals_of_a_name_are_taken_in_their_order(journal):
 
 async def test_a_signal_is_taken_once_and_by_the_first_open_wait(journal):
     await begin(journal, "r1")
-    earlier, signal = replace(PAID, id="plan/a"), Signal("1", "paid", "1")
+    earlier, signal = replace(PAID, id="plan/a"), sent("1", "paid", "1")
     for wait in (PAID, earlier):
         await journal.begin_wait(KEY, wait)
     await journal.add_signal(KEY, signal)
+    assert await journal.first_wait(KEY, "paid") == earlier
     assert await journal.take_signal(KEY, "plan/b", came(signal)) == PAID, "another wait comes first"
     assert not await journal.drop_signal(KEY, "plan/b", "1"), "another wait comes first"
     assert (await journal.take_signal(KEY, "plan/a", came(signal))).resolution == came(signal)
     assert await journal.take_signal(KEY, "plan/b", came(signal)) == PAID, "it was taken"
+    assert await journal.first_wait(KEY, "paid") == PAID
+    assert await journal.first_wait(KEY, "other") is None
 
 
 async def test_a_signal_may_be_sent_again_under_its_id(journal):
     await begin(journal, "r1")
-    signal = Signal("1", "paid", '"secret"', "ann")
+    signal = sent("1", "paid", '"secret"', "ann")
     await journal.begin_wait(KEY, PAID)
     for _ in range(2):
         await journal.add_signal(KEY, signal)
-    for changed in (Signal("1", "paid", "2"), Signal("1", "other", '"secret"')):
+    for changed in (sent("1", "paid", "2"), sent("1", "other", '"secret"')):
         with pytest.raises(Conflict, match="another name or payload"):
             await journal.add_signal(KEY, changed)
     await journal.take_signal(KEY, "plan/b", came(signal))
     await journal.add_signal(KEY, replace(signal, subject="bob"))
     assert await journal.next_signal(KEY, "paid") is None
     with pytest.raises(Conflict):
-        await journal.add_signal(KEY, Signal("1", "paid", "2"))
+        await journal.add_signal(KEY, sent("1", "paid", "2"))
     assert await journal.signal_digest(KEY, "1") == signal.digest
     assert await journal.signal_digest(KEY, "2") is None
 
@@ -220,17 +221,17 @@ async def test_a_signal_may_be_sent_again_under_its_id(journal):
 async def test_kept_signals_have_a_bound_for_each_execution(journal):
     await begin(journal, "r1", "r2")
     for number in range(MAX_KEPT_SIGNALS):
-        await journal.add_signal(KEY, Signal(str(number), "paid", "1"))
+        await journal.add_signal(KEY, sent(str(number), "paid", "1"))
     with pytest.raises(Overloaded, match="keeps at most 64"):
-        await journal.add_signal(KEY, Signal("more", "paid", "1"))
-    await journal.add_signal(ExecutionKey("default", "r2"), Signal("more", "paid", "1"))
+        await journal.add_signal(KEY, sent("more", "paid", "1"))
+    await journal.add_signal(ExecutionKey("default", "r2"), sent("more", "paid", "1"))
     await journal.begin_wait(KEY, PAID)
     assert await journal.drop_signal(KEY, "plan/b", "0")
-    await journal.add_signal(KEY, Signal("more", "paid", "1"))
+    await journal.add_signal(KEY, sent("more", "paid", "1"))
 
 
 async def test_an_unknown_execution_takes_no_signal(journal):
     await begin(journal, "r1")
     for key in (ExecutionKey("default", "none"), ExecutionKey("other", "r1")):
         with pytest.raises(NotFound):
-            await journal.add_signal(key, Signal("1", "paid", "1"))
+            await journal.add_signal(key, sent("1", "paid", "1"))

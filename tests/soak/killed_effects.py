@@ -24,7 +24,7 @@ from pagantic_common.client import plan_request, plan_step
 from tests.support.ports import free_ports
 
 TOOLS = ("steady", "knowing", "plain")
-CALL_S = 0.25  # of each call; its effect happens in the middle
+CALL_S = 0.25  # A call takes this time, and has its effect in the middle of it.
 MODULE = '''
 import os
 import time

@@ -156,18 +156,13 @@ def _is_for_a_person(event: event_pb2.ExecutionEvent) -> bool:
 
 
 def _ask_person(client: Client, event: event_pb2.ExecutionEvent) -> None:
-    if event.HasField("approval_requested"):
-        _decide(client, event.approval_requested.approval)
+    """Ask the user at the terminal to end a wait, or print the commands that end it."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        _note_wait(event)
+    elif event.HasField("approval_requested"):
+        _decide_on_terminal(client, event.approval_requested.approval)
     else:
-        _answer(client, event.wait_began.wait)
-
-
-def _decide(client: Client, approval: approval_pb2.Approval) -> None:
-    """Ask the user at the terminal to decide a call, or print the commands that decide it."""
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        _decide_on_terminal(client, approval)
-    else:
-        _note_waiting(approval)
+        _answer_on_terminal(client, event.wait_began.wait)
 
 
 def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None:
@@ -185,11 +180,7 @@ def _decide_on_terminal(client: Client, approval: approval_pb2.Approval) -> None
         note(str(error))
 
 
-def _answer(client: Client, question: wait_pb2.Wait) -> None:
-    """Ask the user at the terminal, or print the command that answers."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        _note_question(question)
-        return
+def _answer_on_terminal(client: Client, question: wait_pb2.Wait) -> None:
     note(plain_text(question.reason))
     try:
         text = typer.prompt("answer", err=True)
@@ -211,16 +202,13 @@ def _send_answer(client: Client, question: wait_pb2.Wait, text: str) -> None:
 
 
 def _note_wait(event: event_pb2.ExecutionEvent) -> None:
-    """Print the commands that end a wait for a person."""
+    """Print the commands with which a person ends a wait."""
     if event.HasField("approval_requested"):
         _note_waiting(event.approval_requested.approval)
-    elif event.wait_began.wait.kind == wait_pb2.WAIT_KIND_QUESTION:
-        _note_question(event.wait_began.wait)
-
-
-def _note_question(question: wait_pb2.Wait) -> None:
-    note(plain_text(f"the model asks: {question.reason}"))
-    note(f"answer with: pagantic signal {question.request_id} {question.name} '\"TEXT\"'")
+    elif _is_for_a_person(event):
+        question = event.wait_began.wait
+        note(plain_text(f"the model asks: {question.reason}"))
+        note(f"answer with: pagantic signal {question.request_id} {question.name} '\"TEXT\"'")
 
 
 def _describe_waiting(approval: approval_pb2.Approval) -> None:

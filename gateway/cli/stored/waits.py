@@ -56,7 +56,7 @@ def signal(
 ) -> None:
     """Send a signal to an execution.
 
-    A signal that no step waits for yet is kept until a step does.
+    The signal is kept until a wait for its name takes it.
     """
     with reporting_errors(request_id):
         try:

@@ -6,13 +6,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.http.bodies import apart, read_count, read_message, read_object
-from gateway.http.native.executions import plain
+from gateway.http.native.executions import plain, take_path
 from gateway.http.operations import NATIVE, Operation, Parameter
 from gateway.http.streams.running import Answer
 from pagantic.orchestrator.v1 import approval_pb2
 from pagantic.orchestrator.v1 import orchestrator_service_pb2 as pb
 from pagantic_common.client import AsyncClient
-from pagantic_common.domain.errors import InvalidRequest, NotFound
+from pagantic_common.domain.errors import NotFound
 
 MAX_PAGE = 500
 
@@ -74,8 +74,5 @@ async def _retrieve(client: AsyncClient, request: Request, _body: bytes) -> Answ
 async def _decide(client: AsyncClient, request: Request, body: bytes) -> Answer:
     """Approve or reject a tool call."""
     decision = await apart(body, read_message, read_object(body), pb.ResolveApprovalRequest)
-    for name, value in request.path_params.items():
-        if getattr(decision, name) not in ("", value):
-            raise InvalidRequest(f"{name} of the body is not {value[:128]!r} as in the path: leave it out of the body")
-        setattr(decision, name, value)
+    take_path(decision, request)
     return JSONResponse(plain(await client.resolve_approval(decision)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -23,6 +23,7 @@ from pagantic_common.codec.messages import duration_to_proto
 from pagantic_common.domain.errors import InvalidRequest
 from pagantic_common.domain.ids import require_id
 
+MessageT = TypeVar("MessageT", bound=Message)
 MAX_PAGE = 500
 MAX_SEQUENCE = 2**63 - 1
 _AFTER = "Only events above this sequence: the `next_after_sequence` of the page before."
@@ -120,9 +121,7 @@ _WAIT_FILTERS = (
 
 async def _list(client: AsyncClient, request: Request, _body: bytes) -> Answer:
     """List executions without their responses, the newest first."""
-    names = {parameter.name for parameter in _FILTERS}
-    query = {name: value for name, value in request.query_params.items() if name in names and value}
-    page = await client.list_executions_page(read_message(query, pb.ListExecutionsRequest, "the query"))
+    page = await client.list_executions_page(_read_query(request, _FILTERS, pb.ListExecutionsRequest))
     return JSONResponse(
         {"executions": [plain(execution) for execution in page.executions], "next_page_token": page.next_page_token}
     )
@@ -169,23 +168,31 @@ async def _cancel(client: AsyncClient, request: Request, _body: bytes) -> Answer
 
 
 async def _signal(client: AsyncClient, request: Request, body: bytes) -> Answer:
-    """Send a signal to an execution, which the step that waits for its name takes."""
+    """Send a signal to an execution. The wait for its name takes it."""
     signal = await apart(body, read_message, read_object(body), pb.SignalExecutionRequest)
-    request_id = request.path_params["request_id"]
-    if signal.request_id not in ("", request_id):
-        raise InvalidRequest(
-            f"request_id of the body is not {request_id[:128]!r} as in the path: leave it out of the body"
-        )
-    signal.request_id = request_id
+    take_path(signal, request)
     return JSONResponse({"signal_id": await client.send_signal(signal)})
 
 
 async def _list_waits(client: AsyncClient, request: Request, _body: bytes) -> Answer:
-    """List what executions wait for: approvals, signals and times, the oldest first."""
-    names = {parameter.name for parameter in _WAIT_FILTERS}
-    query = {name: value for name, value in request.query_params.items() if name in names and value}
-    page = await client.list_waits_page(read_message(query, pb.ListWaitsRequest, "the query"))
+    """List the open waits of executions, the oldest first."""
+    page = await client.list_waits_page(_read_query(request, _WAIT_FILTERS, pb.ListWaitsRequest))
     return JSONResponse({"waits": [plain(wait) for wait in page.waits], "next_page_token": page.next_page_token})
+
+
+def take_path(message: Message, request: Request) -> None:
+    """Set the fields of a body that the path names. Raises InvalidRequest if the body has other values for them."""
+    for name, value in request.path_params.items():
+        if getattr(message, name) not in ("", value):
+            raise InvalidRequest(f"{name} of the body is not {value[:128]!r} as in the path: leave it out of the body")
+        setattr(message, name, value)
+
+
+def _read_query(request: Request, parameters: Iterable[Parameter], kind: type[MessageT]) -> MessageT:
+    """Return the message in the parameters of a query. Other parameters are ignored."""
+    names = {parameter.name for parameter in parameters}
+    query = {name: value for name, value in request.query_params.items() if name in names and value}
+    return read_message(query, kind, "the query")
 
 
 def read_request(value: Any, request_id: str, call_s: float) -> execution_pb2.SystemRequest:

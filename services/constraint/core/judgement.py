@@ -15,8 +15,8 @@ from services.constraint.core.reports import failed, failure_of_report, passed
 
 PROMPT_VERSION = 1  # incremented with every change of the prompt
 MAX_INTENT_CHARS = 4000
-# Every verdict fits into MAX_VERDICT_TOKENS: a token covers at least one byte, a character takes at most four bytes,
-# and the rest of the verdict takes at most 64 tokens.
+# Every verdict fits into MAX_VERDICT_TOKENS. A token covers at least one byte. A character takes at most four.
+# The rest of the verdict takes at most 64 tokens.
 MAX_REASON_CHARS = (MAX_VERDICT_TOKENS - 64) // 4
 _REASON_PATTERN = r"^[^\u0000-\u001f\u007f]*$"  # excludes control characters, which JSON writes in six bytes
 _STEPS = tuple(step / 10 for step in range(11))

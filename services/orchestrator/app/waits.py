@@ -24,7 +24,7 @@ from services.orchestrator.core.execution.wait import (
     violation_of,
 )
 from services.orchestrator.core.model.keys import ExecutionKey
-from services.orchestrator.ports.page import MAX_PAGE, Page, page_limit
+from services.orchestrator.ports.page import Page, page_limit
 from services.orchestrator.ports.waits import WaitStore
 
 POLL_S = 2.0  # poll interval for ends that another orchestrator stores without a notification
@@ -155,7 +155,7 @@ class Waits:
     ) -> None:
         """Send a signal to an execution. A wait of its name takes it, or it is kept until such a wait begins.
 
-        `check_content` returns the payload as the guards leave it. A signal that was sent before is checked no more.
+        `check_content` returns the payload as the guards leave it. A signal that was sent before is not checked again.
         Raises InvalidRequest if the signal is malformed, or breaks the schema of the wait that would take it, and the
         errors of `WaitStore.add_signal` and of the guards.
         """
@@ -170,12 +170,11 @@ class Waits:
 
     async def _check_against_wait(self, key: ExecutionKey, name: str, payload_json: str) -> None:
         """Raise InvalidRequest if the payload breaks the schema of the open wait that would take it."""
-        page = await self._store.list_waits(
-            tenant=key.tenant, limit=MAX_PAGE, after="", request_id=key.request_id, kinds=EVERY_KIND, name=name
-        )
-        for wait in sorted(page.items, key=lambda wait: wait.id)[:1]:
-            if violation := await asyncio.to_thread(violation_of, wait.schema_json, payload_json):
-                raise InvalidRequest(f"payload_json does not satisfy the schema of wait {wait.id!r}: {violation}")
+        wait = await self._store.first_wait(key, name)
+        if wait is None:
+            return
+        if violation := await asyncio.to_thread(violation_of, wait.schema_json, payload_json):
+            raise InvalidRequest(f"payload_json does not satisfy the schema of wait {wait.id!r}: {violation}")
 
     async def list_open(
         self,

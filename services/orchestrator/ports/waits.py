@@ -33,14 +33,16 @@ class WaitStore(Changes, Protocol):
         """
 
     async def list_waits(
-        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind], name: str = ""
+        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind]
     ) -> Page[Wait]:
         """Return the open waits of these kinds in a tenant's executions, oldest first.
 
-        If `request_id` is not empty, only waits of that execution are returned; if `name` is not empty, only waits that
-        take signals of that name. A page may be short if its waits are large. `after` is the token from the previous
-        page. Raises InvalidRequest if the token is invalid.
+        If `request_id` is not empty, only waits of that execution are returned. A page may be short if its waits are
+        large. `after` is the token from the previous page. Raises InvalidRequest if the token is invalid.
         """
+
+    async def first_wait(self, key: ExecutionKey, name: str) -> Wait | None:
+        """Return the open wait that takes the next signal of a name, which has the smallest id, or None."""
 
     async def add_signal(self, key: ExecutionKey, signal: Signal) -> None:
         """Keep a signal, unless it is already stored. Makes a parked execution due if it waits for the signal.
@@ -58,7 +60,7 @@ class WaitStore(Changes, Protocol):
     async def take_signal(self, key: ExecutionKey, wait_id: str, resolution: Resolution) -> Wait:
         """End an open wait with the kept signal that the resolution names, and return the wait.
 
-        The wait stays unchanged if the signal is not kept, or if an open wait for the same name has a smaller id.
+        The wait stays unchanged if the signal is not kept, or if the wait is not the `first_wait` of its name.
         """
 
     async def drop_signal(self, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:

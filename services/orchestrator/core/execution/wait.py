@@ -46,9 +46,8 @@ class Decision(StrEnum):
 class Resolution:
     """The end of a wait.
 
-    `subject` is the name of the deciding or signalling caller, which may be empty. `payload_json` is
-    the payload of a signal; for an approved call it replaces the arguments unless it is empty. `reason` is shown to the
-    model.
+    `subject` is the name of the deciding or signalling caller, which may be empty. `payload_json` is the payload of a
+    signal; for an approved call it replaces the arguments unless it is empty. `reason` is shown to the model.
     """
 
     decision: Decision
@@ -68,7 +67,7 @@ class Wait:
     """A wait of an execution. `resolution` is None while the wait is open.
 
     Attributes:
-        id: Unique within the execution: the id of the tool call, or the path of the step.
+        id: Unique within the execution: the path of the step, the id of the tool call, or both for a step's QUESTION.
         name: The tool of an APPROVAL; the name of the signal that ends a SIGNAL or a QUESTION; empty for a TIMER.
         reason: The question of a QUESTION, otherwise the reason for the wait, which may be empty.
         arguments_json: The arguments of the call that needs an approval.

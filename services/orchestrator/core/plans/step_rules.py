@@ -25,7 +25,6 @@ NAME_OF_RETRIEVER: Mapping[Retriever, str] = MappingProxyType({value: name for n
 RETRIEVERS = tuple(RETRIEVER_OF)
 WAITS_FOR = ("signal", "duration_s", "until")
 MAX_PAYLOAD_SCHEMA_CHARS = 16_384
-MAX_WAIT_S = MAX_STEP_TIMEOUT_S
 RANGES: Mapping[str, tuple[float, float]] = {
     "max_tokens": (0, 2**31 - 1),
     "max_chunks": (0, 2**31 - 1),
@@ -36,8 +35,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "min_score": (-1e300, 1e300),
     "diversity": (0, 1),
     "max_per_source": (0, 2**31 - 1),
-    "duration_s": (0, MAX_WAIT_S),
-    "timeout_s": (0, MAX_WAIT_S),
+    "duration_s": (0, MAX_STEP_TIMEOUT_S),
+    "timeout_s": (0, MAX_STEP_TIMEOUT_S),
 }
 
 _Types = tuple[type, ...]

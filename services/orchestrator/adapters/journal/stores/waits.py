@@ -63,13 +63,11 @@ class SqlWaits(JournalAccess, WaitStore):
         return resolved
 
     async def list_waits(
-        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind], name: str = ""
+        self, *, tenant: str, limit: int, after: str, request_id: str, kinds: Collection[WaitKind]
     ) -> Page[Wait]:
         at, execution, wait_id = waits.c.began_at, waits.c.request_id, waits.c.wait_id
         query = select(waits.c.wait, *_OTHERS).join(executions, _HAS_NOT_ENDED).order_by(at, execution, wait_id)
         query = query.where(waits.c.tenant == tenant, IS_OPEN, waits.c.kind.in_(list(kinds)))
-        if name:
-            query = query.where(waits.c.name == name)
         if request_id:
             query = query.where(execution == request_id)
         if after:
@@ -77,6 +75,13 @@ class SqlWaits(JournalAccess, WaitStore):
             is_later = and_(at == after_s, or_(execution > names[0], and_(execution == names[0], wait_id > names[1])))
             query = query.where(or_(at > after_s, is_later))
         return await self._read(tenant, lambda db: _page(db, query, limit))
+
+    async def first_wait(self, key: ExecutionKey, name: str) -> Wait | None:
+        def read(db: Connection) -> Wait | None:
+            wait_id = _first_open(db, key, name)
+            return None if wait_id is None else _wait_of(db, _row(db, key, wait_id))
+
+        return await self._read(key.tenant, read)
 
     async def add_signal(self, key: ExecutionKey, signal: Signal) -> None:
         now_s = self._now_s()
@@ -96,7 +101,7 @@ class SqlWaits(JournalAccess, WaitStore):
         return taken
 
     async def drop_signal(self, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:
-        return bool(await self._commit(lambda db: _settle_for(db, key, wait_id, signal_id)))
+        return bool(await self._commit(lambda db: _settle(db, key, wait_id, signal_id)))
 
     def _begin(self, db: Connection, key: ExecutionKey, wait: Wait) -> Wait:
         _hold(db, key)
@@ -234,23 +239,17 @@ def _make_due(db: Connection, key: ExecutionKey, now_s: float) -> None:
 
 
 def _take(db: Connection, key: ExecutionKey, wait_id: str, resolution: Resolution, now_s: float) -> Wait:
-    if not _settle_for(db, key, wait_id, resolution.signal_id):
+    if not _settle(db, key, wait_id, resolution.signal_id):
         return _wait_of(db, _row(db, key, wait_id))
     return _resolve(db, key, wait_id, resolution, now_s)
 
 
-def _settle_for(db: Connection, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:
-    """Forget the payload of a kept signal, unless another open wait comes first. Return whether it was forgotten."""
+def _settle(db: Connection, key: ExecutionKey, wait_id: str, signal_id: str) -> bool:
+    """Delete the payload of a kept signal, unless another open wait comes first. Return whether it was deleted."""
     _hold(db, key)
-    is_first = _first_open(db, key, _row(db, key, wait_id).name) == wait_id
-    return is_first and _settle(db, key, signal_id)
-
-
-def _settle(db: Connection, key: ExecutionKey, signal_id: str) -> bool:
-    """Delete the payload of a kept signal, and return whether it was kept."""
     is_kept = and_(_of_signal(key, signal_id), signals.c.is_kept == 1)
-    row = db.execute(select(signals).where(is_kept).with_for_update()).first()
-    if row is None:
+    row = db.execute(select(signals).where(is_kept)).first()
+    if row is None or _first_open(db, key, row.name) != wait_id:
         return False
     digest = opened(db, signals.c.signal, row.signal, *key, signal_id)[:_DIGEST_BYTES]
     stored = sealed(db, signals.c.signal, digest, *key, signal_id)

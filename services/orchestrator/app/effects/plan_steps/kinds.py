@@ -25,13 +25,13 @@ from services.orchestrator.core.conversation.prompt import last_user_text
 from services.orchestrator.core.execution import events
 from services.orchestrator.core.execution.progress import CallProgress
 from services.orchestrator.core.execution.wait import MAX_REASON_CHARS, TIMED_OUT_JSON, Decision, Wait, WaitKind
-from services.orchestrator.core.model.plan import Proposal, StepKind, Value, ValueKind
+from services.orchestrator.core.model.plan import MAX_STEP_TIMEOUT_S, Proposal, StepKind, Value, ValueKind
 from services.orchestrator.core.model.response import ToolCallRecord
 from services.orchestrator.core.model.response_warning import ResponseWarning
 from services.orchestrator.core.model.retrieval import ContextPolicy
 from services.orchestrator.core.plans.ranking import ranking_options
 from services.orchestrator.core.plans.step_input import arguments_of, result_value, text_of, value_of
-from services.orchestrator.core.plans.step_rules import MAX_WAIT_S, RETRIEVER_OF, RETRIEVERS, read_time
+from services.orchestrator.core.plans.step_rules import RETRIEVER_OF, RETRIEVERS, read_time
 from services.orchestrator.core.turn.answering import Enforce
 from services.orchestrator.ports.services import CustomStep, Ranking
 
@@ -180,9 +180,9 @@ def _wait_of(attempt: StepAttempt) -> Wait:
         expires_at = now + timedelta(seconds=duration_s)
     else:
         expires_at = max(now, read_time(parameters.get("until", "")) or wait_expiry(scope))
-    if expires_at > now + timedelta(seconds=MAX_WAIT_S):
+    if expires_at > now + timedelta(seconds=MAX_STEP_TIMEOUT_S):
         raise InvalidRequest(
-            f"step {attempt.step.name!r} waits until {expires_at}: at most {MAX_WAIT_S / 86_400:g} days"
+            f"step {attempt.step.name!r} waits until {expires_at}: at most {MAX_STEP_TIMEOUT_S / 86_400:g} days"
         )
     return Wait(
         attempt.plan.request.request_id,
